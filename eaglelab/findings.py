@@ -1,0 +1,140 @@
+"""Findings and the verdict: one shape for the CLI's JSON, the notebooks and the reports.
+
+A finding sets a claim (what a label, comment, config or log says) beside the evidence (what was computed from numbers).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+
+class Status(StrEnum):
+    PASS = "pass"
+    FAIL = "fail"
+    CANNOT_TELL = "cannot_tell"  # the inputs are there, the evidence is not enough
+    NOT_GIVEN = "not_given"  # an input is absent; `next` says how to get it
+    NOT_APPLICABLE = "not_applicable"
+
+
+SEVERITY = (Status.FAIL, Status.CANNOT_TELL, Status.PASS, Status.NOT_GIVEN, Status.NOT_APPLICABLE)
+"""The order in which findings are shown: what needs a decision first."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check's result."""
+
+    id: str
+    """Stable, dotted: `<family>.<what>`, e.g. `wiring.claim`."""
+    title: str
+    """The finding as a sentence: "The config feeds boundaries 0, 3, 16; the dump holds 3, 16, 28"."""
+    status: Status
+    claim: str = ""
+    """What is said, and where it is said."""
+    evidence: str = ""
+    """What the numbers say."""
+    numbers: dict[str, Any] = field(default_factory=dict)
+    """The evidence's numbers, JSON-ready: str, int, float, bool, None, lists and dicts of them."""
+    next: str = ""
+    """What to do next, or how to get the missing input."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "title": self.title,
+            "status": str(self.status),
+            "claim": self.claim,
+            "evidence": {"text": self.evidence, "numbers": plain(self.numbers)},
+            "next": self.next,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Finding:
+        evidence = data.get("evidence", {})
+        return cls(
+            id=data["id"],
+            title=data["title"],
+            status=Status(data["status"]),
+            claim=data.get("claim", ""),
+            evidence=evidence.get("text", ""),
+            numbers=evidence.get("numbers", {}),
+            next=data.get("next", ""),
+        )
+
+
+@dataclass(frozen=True)
+class Change:
+    """One edit that the verdict asks for."""
+
+    file: str
+    key: str
+    value: Any
+    engine: str | None = None
+    """`name==version` that the value is meant for, None when it holds for all."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"file": self.file, "key": self.key, "value": plain(self.value), "engine": self.engine}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What all findings together say."""
+
+    stage: str
+    """The stage at fault: `wiring`, `dump`, `training`, `engine`, `none found`, or `cannot tell`."""
+    confidence: str
+    """`sure`, `likely` or `cannot tell`."""
+    text: str
+    changes: tuple[Change, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "stage": self.stage,
+            "confidence": self.confidence,
+            "text": self.text,
+            "changes": [c.to_json() for c in self.changes],
+        }
+
+
+def by_severity(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings that need a decision first; the order within a status is kept."""
+    return sorted(findings, key=lambda f: SEVERITY.index(f.status))
+
+
+def exit_code(findings: Iterable[Finding]) -> int:
+    """`check`'s exit code: 1 when something fails, 3 when nothing fails but something cannot be told, else 0."""
+    statuses = {f.status for f in findings}
+    if Status.FAIL in statuses:
+        return 1
+    return 3 if Status.CANNOT_TELL in statuses else 0
+
+
+def plain(value: Any) -> Any:
+    """Numbers as JSON can carry them: numpy and torch scalars and arrays to Python, tuples to lists, NaN and infinities to None."""
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, set)):
+        return [plain(v) for v in value]
+    if hasattr(value, "tolist"):  # numpy arrays and scalars, torch tensors
+        return plain(value.tolist())
+    if hasattr(value, "to_json") and not isinstance(value, type):
+        return plain(value.to_json())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, (str, int, float, bool)) or value is None:
+        return value
+    return str(value)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write JSON through a temporary name, so that a broken run never leaves half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staged = path.with_name(path.name + ".part")
+    staged.write_text(json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    staged.replace(path)
