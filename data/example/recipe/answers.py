@@ -18,7 +18,7 @@ os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 
-from prompts import prompts  # noqa: E402
+from prompts import prompts
 
 MAX_NEW_TOKENS = 160
 CHUNK = 256  # prompts written to disk at a time
@@ -62,7 +62,9 @@ def main() -> None:
                 sink.write(json.dumps(row) + "\n")
             sink.flush()
             seconds = time.perf_counter() - started
-            print(f"{first + len(chunk)} of {len(todo)} prompts, {tokens} answer tokens, {tokens / seconds:.0f} tok/s", flush=True)
+            print(
+                f"{first + len(chunk)} of {len(todo)} prompts, {tokens} answer tokens, {tokens / seconds:.0f} tok/s", flush=True
+            )
 
 
 if __name__ == "__main__":

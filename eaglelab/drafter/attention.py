@@ -1,0 +1,39 @@
+"""Attention of a drafted chain over the true prefix, for many chains at once and without a T x T score matrix.
+
+A chain that starts at row t has seen the prefix rows 0..t (their keys come from the target's states) and one key per step drafted so
+far at the same row. This is EAGLE-3's training-time mask (step 0 causal, one diagonal key per later step) seen from one row.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+SCORE_BYTES = 64 * 2**20
+"""Scores of one block of chains; with the softmax's copy the peak is about twice this, whatever T is."""
+
+
+def chain_attention(q: Tensor, prefix_k: Tensor, prefix_v: Tensor, own_k: Tensor, own_v: Tensor, last: Tensor) -> Tensor:
+    """Attend from R chains to the prefix rows 0..last[r] and to the chain's own J drafted keys.
+
+    q: [R, heads, D]; prefix_k, prefix_v: [T, kv_heads, D]; own_k, own_v: [R, J, kv_heads, D], J may be 0; last: [R] int64, ascending.
+    Returns [R, heads, D] in q's dtype. Scores and softmax are float32 whatever the inputs are.
+    """
+    rows, heads, width = q.shape
+    kv_heads = prefix_k.shape[1]
+    keys, values = prefix_k.float(), prefix_v.float()  # [T, kv, D]
+    positions = torch.arange(keys.shape[0], device=q.device)
+    block = max(16, SCORE_BYTES // (4 * heads * max(1, keys.shape[0])))
+    out = torch.empty_like(q)
+    for first in range(0, rows, block):
+        part = slice(first, min(first + block, rows))
+        seen = int(last[part][-1]) + 1  # later prefix rows are masked for all chains of the block
+        chains = q[part].float().unflatten(1, (kv_heads, heads // kv_heads)) * width**-0.5  # [r, kv, group, D]
+        scores = torch.einsum("rkgd,tkd->rkgt", chains, keys[:seen])
+        scores = scores.masked_fill(positions[:seen] > last[part, None, None, None], float("-inf"))
+        own = torch.einsum("rkgd,rjkd->rkgj", chains, own_k[part].float())
+        weights = torch.cat([scores, own], dim=-1).softmax(dim=-1)  # [r, kv, group, seen + J]
+        mixed = torch.einsum("rkgt,tkd->rkgd", weights[..., :seen], values[:seen])
+        mixed = mixed + torch.einsum("rkgj,rjkd->rkgd", weights[..., seen:], own_v[part].float())
+        out[part] = mixed.flatten(1, 2).to(q.dtype)
+    return out
