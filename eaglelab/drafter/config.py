@@ -1,0 +1,300 @@
+"""The drafter's config.json, whatever framework wrote it, as one frozen record.
+
+Read from EAGLE's official code, SpecForge, AngelSlim, ModelOpt and speculators (reading order and flags: the convention table's sources).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+IDS_KEY = "eagle_aux_hidden_state_layer_ids"
+FAMILIES = ("specforge", "speculators", "modelopt", "angelslim", "eagle")
+MLA_WIDTHS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+
+
+class DrafterConfigError(ValueError):
+    """A config.json that cannot be used as an EAGLE-3 drafter's, with the reason."""
+
+
+@dataclass(frozen=True)
+class DrafterConfig:
+    """An EAGLE-3 drafter's shape and flags. Sizes are counts; `rope` is in the layout of transformers 5's `rope_parameters`."""
+
+    hidden_size: int
+    target_hidden_size: int
+    num_slots: int
+    vocab_size: int
+    draft_vocab_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    intermediate_size: int
+    rms_norm_eps: float
+    rope: dict[str, Any]  # always has "rope_theta"; "rope_type" and its parameters when not default
+    max_position_embeddings: int
+    num_layers: int = 1
+    layer_type: str = "llama"
+    """`llama`, `qwen3` (q and k norms) or `mla`."""
+    family: str = "specforge"
+    """The framework that wrote the file, one of `FAMILIES`."""
+    norm_before_residual: bool = False
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
+    norm_output_meaning: str = "recurrence"
+    """`recurrence` (engines, speculators: the next step starts from the normed state) or `logits` (SpecForge: norm before lm_head)."""
+    attention_bias: bool = False
+    fc_bias: bool = False
+    tie_word_embeddings: bool = False
+    raw: dict[str, Any] = field(default_factory=dict)
+    architecture: str | None = None
+    mla: dict[str, int] = field(default_factory=dict)
+    """The widths of an MLA drafter (q_lora_rank, kv_lora_rank, …), empty for the others."""
+    notes: tuple[str, ...] = ()
+    """What was missing and assumed, one sentence each."""
+
+    @property
+    def post_norm_recurrence(self) -> bool:
+        """The next step starts from the normed state."""
+        return self.norm_output and self.norm_output_meaning == "recurrence"
+
+    @property
+    def skip_final_norm(self) -> bool:
+        """No norm before lm_head (SpecForge's `norm_output: false`)."""
+        return not self.norm_output and self.norm_output_meaning == "logits"
+
+    @property
+    def aux_layer_ids(self) -> dict[str, list[int]]:
+        """The layer ids as written, by the key they stand under: at the top level, in `eagle_config`, both or neither."""
+        return written_ids(self.raw)
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any], family: str | None = None, source: str = "config.json") -> DrafterConfig:
+        """Parse a config. `family` overrides what the file looks like; `source` is named in errors. Raises DrafterConfigError."""
+        return _parse(dict(config), family, source)
+
+    @classmethod
+    def load(cls, path: str | Path, family: str | None = None) -> DrafterConfig:
+        """From config.json or the folder that holds it. Raises DrafterConfigError."""
+        path = config_path(path)
+        return cls.from_dict(read_config(path), family, str(path))
+
+
+def config_path(path: str | Path) -> Path:
+    """The config.json of a checkpoint folder, or the file itself."""
+    path = Path(path)
+    return path / "config.json" if path.is_dir() else path
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """A config.json (or the one in the folder `path`) as a dict. Raises DrafterConfigError naming the file and, for bad JSON, the line."""
+    path = config_path(path)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise DrafterConfigError(f"no config at {path}: expected config.json, or the folder that holds it") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DrafterConfigError(f"{path} cannot be read as text: {error}") from None
+    try:
+        config = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise DrafterConfigError(f"{path} is not JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise DrafterConfigError(f"{path}: got a JSON {type(config).__name__}, expected an object with the config's keys")
+    return config
+
+
+def written_ids(config: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Layer ids as written, by dotted key. What is not a list is left out (the engine's reader reports it)."""
+    nested = config.get("eagle_config")
+    places = {IDS_KEY: config.get(IDS_KEY), f"eagle_config.{IDS_KEY}": nested.get(IDS_KEY) if isinstance(nested, Mapping) else None}
+    return {key: list(ids) for key, ids in places.items() if isinstance(ids, (list, tuple))}
+
+
+def config_family(config: Mapping[str, Any]) -> str:
+    """Which framework wrote the config: one of `FAMILIES`, told by the keys that only it writes."""
+    nested = config.get("eagle_config")
+    architecture = first_architecture(config) or ""
+    if "speculators_model_type" in config or "speculators_config" in config:
+        return "speculators"
+    if isinstance(nested, Mapping) and "use_input_layernorm_in_first_layer" in nested:
+        return "modelopt"
+    if "target_model_type" in config or "modal_type" in config:
+        return "angelslim"
+    if architecture == "Eagle3LlamaForCausalLM":
+        return "angelslim"
+    return "eagle" if architecture == "LlamaForCausalLM" else "specforge"
+
+
+def first_architecture(config: Mapping[str, Any]) -> str | None:
+    """The first class name in `architectures`, which is what engines look up. None where there is none."""
+    names = config.get("architectures")
+    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else None
+
+
+def num_slots(config: Mapping[str, Any]) -> int:
+    """Inputs of fc, by the rule of the engines' drafter classes: `num_aux_hidden_states`, else the number of ids, else 3."""
+    stated = config.get("num_aux_hidden_states")
+    if isinstance(stated, int) and not isinstance(stated, bool):
+        return stated
+    nested = config.get("eagle_config")
+    if isinstance(nested, Mapping) and nested.get("use_aux_hidden_state") is False:
+        return 1
+    ids = written_ids(config)
+    return next((len(ids[key]) for key in (f"eagle_config.{IDS_KEY}", IDS_KEY) if ids.get(key)), 3)
+
+
+def _parse(raw: dict[str, Any], family: str | None, source: str) -> DrafterConfig:
+    _refuse_other_drafters(raw, source)
+    if family is not None and family not in FAMILIES:
+        raise DrafterConfigError(f"{source}: family {family!r} is none of {', '.join(FAMILIES)}")
+    family = family or config_family(raw)
+    layer = raw["transformer_layer_config"] if isinstance(raw.get("transformer_layer_config"), dict) else raw
+    read = _Reader(layer, source)
+    hidden, heads = read.count("hidden_size"), read.count("num_attention_heads")
+    layer_type = _layer_type(raw, layer)
+    mla = {key: read.count(key) for key in MLA_WIDTHS if layer.get(key) is not None} if layer_type == "mla" else {}
+    vocab = read.count("vocab_size")
+    outer = _Reader({**layer, **raw}, source)
+    rope, rope_notes = normalise_rope(layer, source)
+    flags, flag_notes = _flags(raw, layer, family)
+    return DrafterConfig(
+        hidden_size=hidden,
+        target_hidden_size=outer.count("target_hidden_size", default=hidden),
+        num_slots=num_slots(raw),
+        vocab_size=vocab,
+        draft_vocab_size=outer.count("draft_vocab_size", default=vocab, at_most=vocab),
+        num_attention_heads=heads,
+        num_key_value_heads=read.count("num_key_value_heads", default=heads),
+        head_dim=_head_dim(read, layer, hidden, heads, mla),
+        intermediate_size=read.count("intermediate_size"),
+        rms_norm_eps=read.number("rms_norm_eps", default=1e-6),
+        rope=rope,
+        max_position_embeddings=read.count("max_position_embeddings", default=8192),
+        num_layers=read.count("num_hidden_layers", default=1),
+        layer_type=layer_type,
+        family=family,
+        raw=raw,
+        architecture=first_architecture(raw),
+        mla=mla,
+        notes=(*read.notes, *outer.notes, *rope_notes, *flag_notes),
+        **flags,
+    )
+
+
+def _refuse_other_drafters(raw: dict[str, Any], source: str) -> None:
+    """EAGLE-1/2 drafters, whole models and other speculators have another fc and other inputs: say so, in place of wrong shapes later."""
+    kind = raw.get("speculators_model_type")
+    if kind is not None and kind != "eagle3":
+        raise DrafterConfigError(f"{source} is a speculators {kind!r} drafter, expected 'eagle3': only EAGLE-3 drafters are handled")
+    architecture = first_architecture(raw) or ""
+    if kind is None and (architecture.endswith("Eagle") or (architecture.startswith("Eagle") and not architecture.startswith("Eagle3"))):
+        raise DrafterConfigError(
+            f"{source} is an EAGLE-1/2 drafter ({architecture}): its fc takes one last state and the embedding, with no slots to compare. "
+            "Only EAGLE-3 drafters are handled"
+        )
+    knows = ("draft_vocab_size", "eagle_config", "speculators_config", "speculators_model_type", "target_model_type", "fc_norm")
+    if "Eagle3" not in architecture and not any(key in raw for key in knows):
+        raise DrafterConfigError(
+            f"{source} names no EAGLE-3 drafter (architectures {raw.get('architectures')!r}, no draft_vocab_size, no eagle_config): "
+            "is it the target's config, or an EAGLE-1/2 drafter's?"
+        )
+
+
+def _layer_type(raw: dict[str, Any], layer: dict[str, Any]) -> str:
+    architecture = first_architecture(raw) or ""
+    if "Deepseek" in architecture or layer.get("kv_lora_rank") is not None:
+        return "mla"
+    nested_qwen3 = layer is not raw and layer.get("model_type") == "qwen3"
+    return "qwen3" if nested_qwen3 or architecture == "Eagle3Qwen3ForCausalLM" else "llama"
+
+
+def _head_dim(read: _Reader, layer: dict[str, Any], hidden: int, heads: int, mla: dict[str, int]) -> int:
+    if mla.get("qk_nope_head_dim") and mla.get("qk_rope_head_dim"):
+        return mla["qk_nope_head_dim"] + mla["qk_rope_head_dim"]
+    if layer.get("head_dim") is None and hidden % heads:
+        raise DrafterConfigError(
+            f"{read.source}: hidden_size {hidden} is no multiple of num_attention_heads {heads}, and no head_dim is given"
+        )
+    return read.count("head_dim", default=hidden // heads)
+
+
+def _flags(raw: dict[str, Any], layer: dict[str, Any], family: str) -> tuple[dict[str, Any], list[str]]:
+    nested = raw.get("eagle_config") if isinstance(raw.get("eagle_config"), dict) else {}
+    notes = []
+    meaning = "logits" if family == "specforge" else "recurrence"
+    if raw.get("norm_output") is not None and family == "specforge":
+        notes.append(
+            f"norm_output is {raw['norm_output']}: SpecForge means 'norm before lm_head' by it, engines and speculators mean "
+            "'the next step starts from the normed state'; read here as SpecForge's"
+        )
+    if family == "speculators" and "norm_before_residual" not in raw:
+        notes.append("norm_before_residual is not given: speculators' class takes false, vLLM's loader takes true; false is used here")
+    flags = {
+        "norm_before_residual": bool(raw.get("norm_before_residual", False)),
+        "norm_before_fc": bool(nested.get("norm_before_fc", raw.get("norm_before_fc", False))),
+        "fc_norm": bool(raw.get("fc_norm") or raw.get("use_aux_norm", False)),
+        "norm_output": bool(raw["norm_output"] if raw.get("norm_output") is not None else family == "specforge"),
+        "norm_output_meaning": meaning,
+        "attention_bias": bool(layer.get("attention_bias", False)),
+        "fc_bias": bool(raw.get("bias", False)),
+        "tie_word_embeddings": bool(raw.get("tie_word_embeddings", layer.get("tie_word_embeddings", False))),
+    }
+    return flags, notes
+
+
+def normalise_rope(layer: Mapping[str, Any], source: str = "config.json") -> tuple[dict[str, Any], list[str]]:
+    """`rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before) as one dict with `rope_theta` and `rope_type`.
+
+    Without a theta it is 10000, as in SpecForge and the engines, with a note: a target with another theta does not hand it on.
+    """
+    given = layer.get("rope_parameters")
+    rope = dict(given) if isinstance(given, Mapping) else {}
+    scaling = layer.get("rope_scaling")
+    if isinstance(scaling, Mapping):
+        rope = {**scaling, **rope}
+    legacy_type = rope.pop("type", None)
+    rope["rope_type"] = rope.get("rope_type") or legacy_type or "default"
+    notes = []
+    if rope.get("rope_theta") is None:
+        rope["rope_theta"] = layer.get("rope_theta")
+    if rope["rope_theta"] is None:
+        rope["rope_theta"] = 10000.0
+        notes.append("no rope_theta in the config: 10000 is used, as SpecForge and the engines do")
+    rope["rope_theta"] = _Reader(rope, source).number("rope_theta", default=10000.0)
+    return rope, notes
+
+
+class _Reader:
+    """Numbers out of a config with errors that name the key, what was got and what was expected."""
+
+    def __init__(self, config: Mapping[str, Any], source: str) -> None:
+        self.config, self.source, self.notes = config, source, []
+
+    def count(self, key: str, default: int | None = None, at_most: int | None = None) -> int:
+        value = self.config.get(key)
+        if value is None:
+            value = self._default(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise DrafterConfigError(f"{self.source}: {key} is {value!r}, expected a positive integer")
+        if at_most is not None and value > at_most:
+            raise DrafterConfigError(f"{self.source}: {key} is {value}, expected at most vocab_size {at_most}")
+        return value
+
+    def number(self, key: str, default: float) -> float:
+        value = self.config.get(key)
+        if value is None:
+            self.notes.append(f"no {key} in the config: {default} is used")
+            value = default
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+            raise DrafterConfigError(f"{self.source}: {key} is {value!r}, expected a positive number")
+        return float(value)
+
+    def _default(self, key: str, default: int | None) -> int:
+        if default is None:
+            raise DrafterConfigError(f"{self.source}: {key} is missing, expected a positive integer")
+        return default

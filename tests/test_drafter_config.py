@@ -1,0 +1,163 @@
+"""DrafterConfig against config files in the layouts that the frameworks write (shapes and keys from their own configs)."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from eaglelab.drafter.config import DrafterConfig, DrafterConfigError, config_family, read_config
+
+LLAMA = {
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+    "vocab_size": 256,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 2048,
+    "num_hidden_layers": 1,
+}
+SPECFORGE = {**LLAMA, "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "draft_vocab_size": 32, "rope_theta": 500000}
+SPECULATORS = {
+    "architectures": ["Eagle3Speculator"],
+    "speculators_model_type": "eagle3",
+    "speculators_config": {"algorithm": "eagle3"},
+    "transformer_layer_config": {
+        **LLAMA,
+        "model_type": "qwen3",
+        "head_dim": 32,
+        "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"},
+    },
+    "draft_vocab_size": 32,
+    "norm_before_residual": True,
+    "norm_before_fc": True,
+    "norm_output": True,
+    "eagle_aux_hidden_state_layer_ids": [2, 15, 27, 29],
+}
+
+
+def without(config, *keys):
+    return {key: value for key, value in config.items() if key not in keys}
+
+
+def test_specforge_layout():
+    config = DrafterConfig.from_dict(SPECFORGE)
+    assert (config.family, config.layer_type, config.num_slots, config.head_dim) == ("specforge", "llama", 3, 16)
+    assert (config.draft_vocab_size, config.vocab_size, config.target_hidden_size) == (32, 256, 64)
+    assert config.rope == {"rope_theta": 500000.0, "rope_type": "default"}
+    assert config.norm_output_meaning == "logits"
+    assert not config.skip_final_norm  # SpecForge's default: norm before lm_head, pre-norm recurrence
+    assert not config.post_norm_recurrence
+
+
+def test_specforge_norm_output_is_about_logits():
+    off = DrafterConfig.from_dict({**SPECFORGE, "norm_output": False})
+    assert off.skip_final_norm
+    assert not off.post_norm_recurrence
+    assert any("norm before lm_head" in note for note in off.notes)
+    served = DrafterConfig.from_dict({**SPECFORGE, "norm_output": True}, family="modelopt")
+    assert served.post_norm_recurrence
+
+
+def test_speculators_layout_reads_the_nested_layer():
+    config = DrafterConfig.from_dict(SPECULATORS)
+    assert (config.family, config.layer_type, config.num_slots, config.head_dim) == ("speculators", "qwen3", 4, 32)
+    assert config.norm_before_residual
+    assert config.norm_before_fc
+    assert config.post_norm_recurrence
+    assert config.rope["rope_theta"] == 1e6
+    assert config.aux_layer_ids == {"eagle_aux_hidden_state_layer_ids": [2, 15, 27, 29]}
+    missing = DrafterConfig.from_dict(without(SPECULATORS, "norm_before_residual"))
+    assert any("vLLM's loader takes true" in note for note in missing.notes)
+
+
+def test_modelopt_angelslim_and_eagle_layouts():
+    modelopt = {**SPECFORGE, "eagle_config": {"use_input_layernorm_in_first_layer": True, "eagle_aux_hidden_state_layer_ids": [1, 14, 26]}}
+    assert DrafterConfig.from_dict(modelopt).family == "modelopt"
+    assert DrafterConfig.from_dict(modelopt).aux_layer_ids == {"eagle_config.eagle_aux_hidden_state_layer_ids": [1, 14, 26]}
+    assert config_family({**SPECFORGE, "architectures": ["Eagle3LlamaForCausalLM"], "target_model_type": "qwen3"}) == "angelslim"
+    eagle = DrafterConfig.from_dict({**without(SPECFORGE, "rope_theta"), "architectures": ["LlamaForCausalLM"]})
+    assert eagle.family == "eagle"
+    assert eagle.rope["rope_theta"] == 10000.0
+    assert any("no rope_theta" in note for note in eagle.notes)
+
+
+def test_mla_drafter():
+    widths = {"q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
+    config = DrafterConfig.from_dict({**SPECFORGE, **widths, "architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "kimi_k2"})
+    assert (config.layer_type, config.mla, config.head_dim) == ("mla", widths, 12)
+
+
+def test_rope_of_both_transformers_generations_is_the_same():
+    old = DrafterConfig.from_dict({**SPECFORGE, "rope_scaling": {"type": "yarn", "factor": 64.0}})
+    new_rope = {"rope_theta": 500000, "rope_type": "yarn", "factor": 64.0}
+    new = DrafterConfig.from_dict({**without(SPECFORGE, "rope_theta"), "rope_parameters": new_rope})
+    assert old.rope == new.rope == {"rope_theta": 500000.0, "rope_type": "yarn", "factor": 64.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "slots"),
+    [
+        ({}, 3),
+        ({"num_aux_hidden_states": 5}, 5),
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2]}}, 2),
+        ({"eagle_config": {"use_aux_hidden_state": False}}, 1),
+        ({"eagle_aux_hidden_state_layer_ids": [1, 2, 3, 4]}, 4),
+    ],
+)
+def test_number_of_slots(change, slots):
+    assert DrafterConfig.from_dict({**SPECFORGE, **change}).num_slots == slots
+
+
+def test_null_draft_vocabulary_is_the_whole_one():
+    config = DrafterConfig.from_dict({**SPECFORGE, "draft_vocab_size": None, "target_hidden_size": None})
+    assert (config.draft_vocab_size, config.target_hidden_size) == (256, 64)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({**LLAMA, "architectures": ["LlamaForCausalLMEagle"]}, "EAGLE-1/2 drafter .LlamaForCausalLMEagle.: its fc takes one last state"),
+        ({**LLAMA, "architectures": ["EagleLlamaForCausalLM"]}, "EAGLE-1/2"),
+        ({**LLAMA, "architectures": ["LlamaForCausalLM"]}, "is it the target's config, or an EAGLE-1/2 drafter's"),
+        ({**SPECULATORS, "speculators_model_type": "dflash"}, "speculators 'dflash' drafter, expected 'eagle3'"),
+        (without(SPECFORGE, "hidden_size"), "hidden_size is missing, expected a positive integer"),
+        ({**SPECFORGE, "hidden_size": "64"}, "hidden_size is '64', expected a positive integer"),
+        ({**SPECFORGE, "hidden_size": True}, "hidden_size is True"),
+        ({**SPECFORGE, "num_attention_heads": 0}, "num_attention_heads is 0"),
+        ({**SPECFORGE, "num_attention_heads": 5}, "hidden_size 64 is no multiple of num_attention_heads 5"),
+        ({**SPECFORGE, "draft_vocab_size": 512}, "draft_vocab_size is 512, expected at most vocab_size 256"),
+        ({**SPECFORGE, "rms_norm_eps": float("nan")}, "rms_norm_eps is nan, expected a positive number"),
+        ({**SPECFORGE, "rope_theta": "1e6"}, "rope_theta is '1e6', expected a positive number"),
+        ({}, "names no EAGLE-3 drafter"),
+    ],
+)
+def test_unusable_configs_say_why(config, message):
+    with pytest.raises(DrafterConfigError, match=message):
+        DrafterConfig.from_dict(config, source="d/config.json")
+
+
+def test_reading_the_file(tmp_path):
+    path = tmp_path / "config.json"
+    with pytest.raises(DrafterConfigError, match=r"no config at .*config\.json"):
+        read_config(path)
+    path.write_text("{\n 'a': 1}")
+    with pytest.raises(DrafterConfigError, match=r"config\.json is not JSON: .*line 2"):
+        read_config(path)
+    path.write_text("[1]")
+    with pytest.raises(DrafterConfigError, match="got a JSON list, expected an object"):
+        read_config(path)
+    path.write_bytes(b"\xff\xfe\x00\x80")
+    with pytest.raises(DrafterConfigError, match="cannot be read as text"):
+        read_config(path)
+    path.write_text(json.dumps(SPECFORGE))
+    assert DrafterConfig.load(tmp_path) == DrafterConfig.load(path)
+
+
+def test_importing_stays_cheap():
+    heavy = "{'torch', 'transformers', 'pandas', 'matplotlib'}"
+    modules = "eaglelab.case, eaglelab.drafter.config, eaglelab.engines.wiring_report, eaglelab.engines.lint, eaglelab.engines.launch"
+    code = f"import sys, {modules}; sys.exit(repr(sorted({heavy} & set(sys.modules))) if {heavy} & set(sys.modules) else 0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
