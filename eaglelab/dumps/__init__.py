@@ -1,0 +1,165 @@
+"""Dumps of hidden states: one small reader per on-disk format, one `open_dump()`.
+
+    dump = open_dump("path/to/dump")
+    dump.slot_names                      # ("hidden_states[0]", …): claims, not evidence
+    for sample in dump.samples(32):      # a seeded choice over all shards, lazily, memory-mapped
+        sample.slots[0]                  # [T, H] in the dump's dtype
+
+Nothing from a file is run (`torch.load(weights_only=True)`), and one bad file never ends a scan.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from eaglelab.dumps.claims import Claim
+from eaglelab.dumps.errors import DumpError
+from eaglelab.dumps.listing import Listing, list_dump
+from eaglelab.dumps.registry import FORMATS, Format, formats
+from eaglelab.dumps.sample import Sample, check_usable
+
+__all__ = ["FORMATS", "Claim", "Dump", "DumpError", "Feed", "Sample", "open_dump"]
+
+PROBES = 4  # samples read to find the format, the slots and the width
+
+
+class Feed(NamedTuple):
+    """The slots that go into the drafter's fc, in order, and the one that is the last state."""
+
+    aux: tuple[int, ...]
+    last: int
+
+
+class Dump:
+    """A folder of samples. Listing it opens no file; samples are read when asked for."""
+
+    def __init__(self, listing: Listing, format: Format, keys: list[str], stray: list[str], probes: list[Sample]):
+        self.path: Path = listing.path
+        self.root: Path = listing.root
+        self.reader = format
+        self.keys = keys
+        self.stray = stray
+        """Torch files beside the samples that are none, such as `token_freq.pt`."""
+        self.slot_names: tuple[str, ...] = _most_common([s.slot_names for s in probes]) or ()
+        self.hidden_size: int | None = _most_common([s.slots[0].shape[1] for s in probes])
+        self.claims, problem = format.claims(listing)
+        self.notes: list[str] = [problem] if problem else []
+        self.skipped: dict[str, str] = {}
+        """Samples that `samples()` could not read, with the reason."""
+        self._feed: Feed | None = None
+
+    @property
+    def format(self) -> str:
+        return self.reader.name
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __repr__(self) -> str:
+        return f"Dump({str(self.path)!r}, {self.format}, {len(self):,} samples, {len(self.slot_names)} slots)"
+
+    @property
+    def feed(self) -> Feed:
+        """By default all slots but the last go into the fc and the last one is the last state (`hs[:-1]`, `hs[-1]`)."""
+        last = len(self.slot_names) - 1
+        return self._feed or Feed(tuple(range(last)), last)
+
+    @feed.setter
+    def feed(self, feed: Sequence) -> None:
+        """`[0, 1, 2, 3]` (the last one is the last state) or `([0, 1, 2], 3)`."""
+        self._feed = _checked_feed(feed, len(self.slot_names))
+
+    def choose(self, max_samples: int | None, seed: int = 0) -> list[str]:
+        """A seeded choice over all shards, in the dump's order; None = all."""
+        if max_samples is None or max_samples >= len(self.keys):
+            return list(self.keys)
+        if max_samples < 1:
+            raise ValueError(f"max_samples is {max_samples}, expected at least 1, or None for all {len(self.keys)} samples")
+        return [self.keys[i] for i in sorted(random.Random(seed).sample(range(len(self.keys)), max_samples))]
+
+    def load(self, key: str) -> Sample:
+        """One sample whose parts fit each other and the rest of the dump. Raises DumpError."""
+        sample = self.read(key)
+        check_usable(sample, len(self.slot_names) or None, self.hidden_size)
+        return sample
+
+    def read(self, key: str) -> Sample:
+        """One sample as its files hold it, for the health checks: lengths and widths may differ. Raises DumpError."""
+        return self.reader.load(self.root, key)
+
+    def samples(self, max_samples: int | None = 32, seed: int = 0) -> Iterator[Sample]:
+        """The chosen samples one by one. What cannot be read is left out and noted in `skipped`; DumpError when nothing can."""
+        chosen = self.choose(max_samples, seed)
+        for key in chosen:
+            try:
+                sample = self.load(key)
+            except DumpError as error:
+                self.skipped[key] = str(error)
+            else:
+                yield sample
+        if all(key in self.skipped for key in chosen):
+            raise DumpError(f"{self.path}: none of {len(chosen)} samples could be read. The first: {self.skipped[chosen[0]]}")
+
+    def file_bytes(self, key: str) -> int:
+        """Bytes on disk of a sample's files."""
+        return sum(path.stat().st_size for path in self.reader.paths(self.root, key) if path.exists())
+
+
+def open_dump(path: str | os.PathLike, format: str | None = None, files: dict[str, Any] | None = None, allow_pickle: bool = False) -> Dump:
+    """Find a dump's format by its content and open it.
+
+    `format` forces one of `FORMATS`; `files` names the files of the raw layout; `allow_pickle` lets torch run code from the
+    files, for dumps that hold more than tensors and that you trust. Raises DumpError that says what was looked for and what was found.
+    """
+    listing = list_dump(path)
+    tried: list[str] = []
+    for candidate in formats(format, files, allow_pickle):
+        keys, stray = candidate.keys(listing)
+        probes, errors = _probe(candidate, listing.root, keys)
+        if probes or (format is not None and keys):
+            return Dump(listing, candidate, keys, stray, probes)
+        tried.append(f"- {candidate.name}: looked for {candidate.looks_for}; " + _outcome(keys, errors))
+    raise DumpError(
+        f"{listing.path}: no known dump format fits. Found {listing.found()}.\n" + "\n".join(tried) + "\n"
+        "Check `[dump] path` in case.toml; `[dump] format` forces a format, `[dump] files` names the files of the raw layout.",
+        "unknown format",
+    )
+
+
+def _probe(format: Format, root: Path, keys: list[str]) -> tuple[list[Sample], list[str]]:
+    """(samples read, errors) of a few keys spread over the dump."""
+    samples, errors = [], []
+    for i in sorted({round(k * (len(keys) - 1) / max(1, PROBES - 1)) for k in range(PROBES)}) if keys else ():
+        try:
+            samples.append(format.load(root, keys[i]))
+        except DumpError as error:
+            errors.append(str(error))
+    return samples, errors
+
+
+def _outcome(keys: list[str], errors: list[str]) -> str:
+    if not keys:
+        return "no file has such a name"
+    return f"{len(keys):,} candidates, none of {len(errors)} tried is a sample. The first: {errors[0]}"
+
+
+def _most_common(values: list[Any]) -> Any:
+    return Counter(values).most_common(1)[0][0] if values else None
+
+
+def _checked_feed(feed: Sequence, slots: int) -> Feed:
+    expected = f"expected slots 0..{slots - 1}, such as [0, 1, 2, 3] or ([0, 1, 2], 3)"
+    try:
+        items = list(feed)
+        aux, last = (items[0], items[1]) if items and isinstance(items[0], (list, tuple)) else (items[:-1], items[-1])
+        made = Feed(tuple(aux), last)
+    except (TypeError, IndexError) as error:
+        raise DumpError(f"[dump] feed: {feed!r} cannot be read, {expected}", "settings") from error
+    if not made.aux or not all(type(s) is int and 0 <= s < slots for s in (*made.aux, made.last)):
+        raise DumpError(f"[dump] feed: {feed!r} names slots that are not there, {expected}", "settings")
+    return made

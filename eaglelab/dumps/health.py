@@ -1,0 +1,273 @@
+"""The health of a dump's files: one row a problem, one row a sample, and counts that say "n of N".
+
+Each sample is looked at on its own (`sample_health`, small and picklable, so that workers can do it), then the samples are compared
+with each other (`gather`). One bad file is a row, never the end of the scan.
+
+    health = check_health(dump, max_samples=32, vocab_size=163_840)
+    health.table      # sample, what, detail, severity
+    health.samples    # tokens, slots, hidden, dtype, trained tokens, MB …
+    health.summary    # {"checked": 32, "of": 100_000, "problems": {"NaN or Inf": 1}, …}
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from eaglelab.dumps import Dump, DumpError, Sample
+from eaglelab.dumps.rows import BadRows, bad_rows
+from eaglelab.dumps.sample import length_problem
+from eaglelab.dumps.torch_files import tensor_bytes
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+WASTE = 1.5
+"""A file this many times larger than its tensors (and more than `SLACK` bytes over) holds something else, mostly the whole storage
+behind a saved view."""
+SLACK = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Problem:
+    sample: str
+    what: str
+    """Short and stable: the counts are by this name."""
+    detail: str
+    severity: str
+    """`error`: the sample cannot be used or misleads; `warning`: look at it; `note`: good to know."""
+
+
+@dataclass(frozen=True)
+class SampleHealth:
+    """What one sample's files show. Small: it travels between processes."""
+
+    key: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    """A row of `Health.samples`; empty when the sample could not be read."""
+    problems: tuple[Problem, ...] = ()
+    digest: str | None = None
+    """Of the token ids and the first row of slot 0: equal digests are one sample stored twice."""
+
+
+@dataclass(frozen=True)
+class Health:
+    table: pd.DataFrame
+    """One row a problem: sample, what, detail, severity; errors first."""
+    samples: pd.DataFrame
+    """One row a sample looked at: sample, tokens, slots, hidden, dtype, trained, first_trained, file_mb, tensor_mb, problems. MB are
+    10^6 bytes; `trained` is None where the mask is unknown."""
+    summary: dict[str, Any]
+    """checked, of, text ("32 of 100,000 samples …"), readable, problems {what: samples}, severity {…: problems}, tokens, trained."""
+
+
+def check_health(
+    dump: Dump, max_samples: int | None = 32, seed: int = 0, vocab_size: int | None = None, hidden_size: int | None = None
+) -> Health:
+    """Look at a seeded choice of a dump's samples; None = all of them.
+
+    vocab_size: token ids from this number on are out of range (only negative ids are known to be wrong without it).
+    hidden_size: the target's H; without it the samples are held against the width that most of them have.
+    """
+    reports = [sample_health(dump, key, vocab_size, hidden_size) for key in dump.choose(max_samples, seed)]
+    return gather(dump, reports)
+
+
+def sample_health(dump: Dump, key: str, vocab_size: int | None = None, hidden_size: int | None = None) -> SampleHealth:
+    """One sample's facts and problems. Never raises for what its files hold."""
+    try:
+        sample = dump.read(key)
+    except DumpError as error:
+        return SampleHealth(key, problems=(Problem(key, error.problem, str(error), ERROR),))
+    problems = [
+        *_shape_problems(sample, hidden_size),
+        *_state_problems(sample),
+        *_mask_problems(sample),
+        *_token_problems(sample, vocab_size),
+        *_file_problems(dump, sample),
+        *(Problem(key, "put right while reading", note, NOTE) for note in sample.notes),
+    ]
+    return SampleHealth(key, _facts(dump, sample), tuple(problems), _digest(sample))
+
+
+def gather(dump: Dump, reports: Iterable[SampleHealth]) -> Health:
+    """Compare the samples with each other and lay out the tables. The order of `reports` does not matter."""
+    reports = sorted(reports, key=lambda report: report.key)
+    problems = [problem for report in reports for problem in report.problems]
+    problems += _across(reports, "hidden", "mixed widths", "H = {got}, most samples have {usual}", ERROR)
+    problems += _across(reports, "slots", "slots differ", "{got} slots, most samples have {usual}", ERROR)
+    problems += _across(reports, "dtype", "mixed dtypes", "{got}, most samples have {usual}", WARNING)
+    problems += _duplicates(reports)
+    counts = Counter(problem.sample for problem in problems)
+    facts = [{"sample": r.key, **r.facts, "problems": counts[r.key]} for r in reports]
+    problems += [Problem(name, "stray file", "a torch file that is no sample; it is left out", NOTE) for name in dump.stray]
+    problems += [Problem("", "metadata", note, WARNING) for note in dump.notes]
+    order = {ERROR: 0, WARNING: 1, NOTE: 2}
+    rows = sorted(dict.fromkeys(problems), key=lambda p: order[p.severity])
+    return Health(
+        table=pd.DataFrame([vars(p) for p in rows], columns=["sample", "what", "detail", "severity"]),
+        samples=pd.DataFrame(facts, columns=SAMPLE_COLUMNS).astype(dict.fromkeys(COUNT_COLUMNS, "Int64")),
+        summary=_summary(dump, reports, rows),
+    )
+
+
+COUNT_COLUMNS = ("tokens", "slots", "trained", "first_trained", "problems")
+SAMPLE_COLUMNS = [
+    *("sample", "tokens", "slots", "hidden", "dtype", "trained", "first_trained"),
+    *("file_mb", "tensor_mb", "problems"),
+]
+
+
+def _facts(dump: Dump, sample: Sample) -> dict[str, Any]:
+    mask = sample.loss_mask
+    trained = None if mask is None else int(mask.sum())
+    return {
+        "tokens": len(sample.token_ids),
+        "slots": len(sample.slots),
+        "hidden": _joined(slot.shape[1] for slot in sample.slots),
+        "dtype": _joined(str(slot.dtype).removeprefix("torch.") for slot in sample.slots),
+        "trained": trained,
+        "first_trained": int(mask.argmax()) if trained else None,
+        "file_mb": dump.file_bytes(sample.key) / 1e6,
+        "tensor_mb": _bytes(sample) / 1e6,
+    }
+
+
+def _shape_problems(sample: Sample, hidden_size: int | None) -> Iterable[Problem]:
+    key = sample.key
+    if len(sample.token_ids) == 0:
+        yield Problem(key, "no tokens", "T = 0", ERROR)
+    lengths = length_problem(sample)
+    if lengths:
+        yield Problem(key, "lengths differ", lengths.removeprefix("lengths differ: "), ERROR)
+    widths = [slot.shape[1] for slot in sample.slots]
+    if len(set(widths)) > 1:
+        yield Problem(key, "mixed widths", f"the slots have the widths {widths}", ERROR)
+    elif hidden_size is not None and widths[0] != hidden_size:
+        yield Problem(key, "wrong width", f"H = {widths[0]}, the target has {hidden_size}: is this dump of another model?", ERROR)
+    dtypes = [str(slot.dtype).removeprefix("torch.") for slot in sample.slots]
+    if len(set(dtypes)) > 1:
+        yield Problem(key, "mixed dtypes", f"the slots have the dtypes {dtypes}", WARNING)
+
+
+def _state_problems(sample: Sample) -> Iterable[Problem]:
+    for s, slot in enumerate(sample.slots):
+        if slot.numel() == 0:
+            continue
+        bad, name, rows = bad_rows(slot), f"slot {s} ({sample.slot_names[s]})", slot.shape[0]
+        if len(bad.nan) or len(bad.inf):
+            yield Problem(sample.key, "NaN or Inf", f"{name}: {_broken_rows(bad)} of {rows} rows", ERROR)
+        if len(bad.zero) == rows:
+            yield Problem(sample.key, "all-zero rows", f"{name}: every one of {rows} rows; nothing was captured", ERROR)
+        elif len(bad.zero):
+            detail = f"{name}: {len(bad.zero)} of {rows} rows, the first is row {int(bad.zero[0])} (padding?)"
+            yield Problem(sample.key, "all-zero rows", detail, WARNING)
+
+
+def _broken_rows(bad: BadRows) -> str:
+    parts = [f"{kind} in {len(rows)} (first row {int(rows[0])})" for kind, rows in (("NaN", bad.nan), ("Inf", bad.inf)) if len(rows)]
+    return " and ".join(parts)
+
+
+def _mask_problems(sample: Sample) -> Iterable[Problem]:
+    mask, key = sample.loss_mask, sample.key
+    if mask is None:
+        yield Problem(key, "mask unknown", "no loss mask is stored: which tokens train cannot be told", NOTE)
+    elif len(mask) == 0:
+        return
+    elif not mask.any():
+        yield Problem(key, "no response tokens", "the loss mask is all zero: nothing of this sample trains", ERROR)
+    elif not mask[1:].any() and len(mask) > 1:
+        yield Problem(key, "no response tokens", "only token 0 trains, and no row predicts it", ERROR)
+    elif mask.all():
+        yield Problem(key, "mask all one", "every token trains, the prompt's too: was the mask lost on the way?", WARNING)
+
+
+def _token_problems(sample: Sample, vocab_size: int | None) -> Iterable[Problem]:
+    ids = sample.token_ids
+    wrong = (ids < 0) if vocab_size is None else (ids < 0) | (ids >= vocab_size)  # [T]
+    if wrong.any():
+        first = int(wrong.int().argmax())
+        allowed = "0 or more" if vocab_size is None else f"0..{vocab_size - 1}"
+        detail = f"{int(wrong.sum())} of {len(ids)}, the first is {int(ids[first])} at row {first}; expected {allowed}"
+        yield Problem(sample.key, "token ids out of range", detail, ERROR)
+
+
+def _file_problems(dump: Dump, sample: Sample) -> Iterable[Problem]:
+    file, tensors = dump.file_bytes(sample.key), _bytes(sample)
+    if file > WASTE * tensors and file > tensors + SLACK:
+        detail = (
+            f"{file / 1e6:.2f} MB on disk for {tensors / 1e6:.2f} MB of tensors; "
+            "a view is saved with its whole storage: save tensor.clone()"
+        )
+        yield Problem(sample.key, "file larger than its tensors", detail, WARNING)
+
+
+def _across(reports: list[SampleHealth], fact: str, what: str, detail: str, severity: str) -> list[Problem]:
+    """A problem for each sample whose fact is not the one that most samples have."""
+    values = Counter(report.facts[fact] for report in reports if report.facts)
+    if len(values) < 2:
+        return []
+    usual = values.most_common(1)[0][0]
+    return [
+        Problem(report.key, what, detail.format(got=report.facts[fact], usual=usual), severity)
+        for report in reports
+        if report.facts and report.facts[fact] != usual
+    ]
+
+
+def _duplicates(reports: list[SampleHealth]) -> list[Problem]:
+    first: dict[str, str] = {}
+    found = []
+    for report in reports:
+        if report.digest is None:
+            continue
+        if report.digest in first:
+            detail = f"same tokens and same first state as {first[report.digest]}"
+            found.append(Problem(report.key, "duplicate sample", detail, WARNING))
+        first.setdefault(report.digest, report.key)
+    return found
+
+
+def _digest(sample: Sample) -> str | None:
+    if len(sample.token_ids) == 0 or sample.slots[0].numel() == 0:
+        return None
+    return hashlib.sha256(_raw(sample.token_ids) + _raw(sample.slots[0][0])).hexdigest()
+
+
+def _raw(tensor: Tensor) -> bytes:
+    return tensor.contiguous().view(torch.uint8).numpy().tobytes()
+
+
+def _summary(dump: Dump, reports: list[SampleHealth], problems: list[Problem]) -> dict[str, Any]:
+    keys = {report.key for report in reports}
+    by_what = Counter(what for _, what in {(p.sample, p.what) for p in problems if p.severity != NOTE and p.sample in keys})
+    bad = {p.sample for p in problems if p.severity == ERROR and p.sample in keys}
+    masks = [report.facts["trained"] for report in reports if report.facts and report.facts["trained"] is not None]
+    return {
+        "checked": len(reports),
+        "of": len(dump),
+        "readable": sum(bool(report.facts) for report in reports),
+        "with_errors": len(bad),
+        "problems": dict(by_what.most_common()),
+        "severity": dict(Counter(p.severity for p in problems)),
+        "tokens": sum(report.facts["tokens"] for report in reports if report.facts),
+        "trained": sum(masks) if masks else None,
+        "text": f"{len(reports):,} of {len(dump):,} samples looked at, {len(bad):,} with errors",
+    }
+
+
+def _bytes(sample: Sample) -> int:
+    mask = [] if sample.loss_mask is None else [sample.loss_mask]
+    return tensor_bytes([*sample.slots, sample.token_ids, *mask])
+
+
+def _joined(values: Iterable[Any]) -> Any:
+    """The one value, or all different ones as text."""
+    different = list(dict.fromkeys(values))
+    return different[0] if len(different) == 1 else " / ".join(str(value) for value in different)

@@ -1,0 +1,129 @@
+"""The raw layout of an engine patch: one folder a sample with one torch file a tensor, `aux_0.pt`, `aux_1.pt`, …, `final.pt` and
+the token ids. File names can be set; without a mask file the mask is unknown.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eaglelab.dumps.claims import Claim
+from eaglelab.dumps.errors import DumpError
+from eaglelab.dumps.listing import Listing, natural
+from eaglelab.dumps.sample import Sample, as_mask, as_slot, as_token_ids
+from eaglelab.dumps.torch_files import is_torch_name, load_torch
+
+AUX = re.compile(r"aux_\d+\.(pt|pth|ckpt)")
+FILE_KEYS = ("slots", "last", "token_ids", "loss_mask")
+
+
+@dataclass(frozen=True)
+class RawFolders:
+    slots: tuple[str, ...] | None = None
+    """The aux slots' files in order; None = every `aux_<n>.pt` of the folder, by number."""
+    last: str = "final.pt"
+    token_ids: tuple[str, ...] = ("input_ids.pt", "token_ids.pt", "tokens.pt")
+    """The first of these that the folder has."""
+    loss_mask: str = "loss_mask.pt"
+    allow_pickle: bool = False
+
+    name = "raw_folders"
+    takes_files = True
+
+    @classmethod
+    def named(cls, files: dict[str, Any] | None, allow_pickle: bool = False) -> RawFolders:
+        """With the case's own file names: `{"slots": [...], "last": ..., "token_ids": ..., "loss_mask": ...}`."""
+        files = dict(files or {})
+        for key, value in files.items():
+            if key not in FILE_KEYS:
+                near = difflib.get_close_matches(key, FILE_KEYS, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise DumpError(f"[dump] files: unknown key {key!r}, expected some of {', '.join(FILE_KEYS)}{hint}", "settings")
+            _check_names(key, value)
+        if "slots" in files:
+            files["slots"] = tuple(files["slots"])
+        if "token_ids" in files:
+            files["token_ids"] = (files["token_ids"],)
+        return cls(**files, allow_pickle=allow_pickle)
+
+    @property
+    def looks_for(self) -> str:
+        slots = ", ".join(self.slots) if self.slots else "aux_0.pt, aux_1.pt, …"
+        return f"one folder a sample with {slots}, {self.last} and {' or '.join(self.token_ids)}"
+
+    def keys(self, listing: Listing) -> tuple[list[str], list[str]]:
+        """(sample folders, stray torch files), by name alone: a sample is a folder with the last state or with an aux slot."""
+        folders: dict[str, set[str]] = defaultdict(set)
+        for name in listing.files:
+            folder, _, file = name.rpartition("/")
+            folders[folder].add(file)
+        keys = [folder for folder, files in folders.items() if self._is_sample(files)]
+        taken = set(keys)
+        stray = [name for name in listing.files if is_torch_name(name) and name.rpartition("/")[0] not in taken]
+        return sorted((key or "." for key in keys), key=natural), stray
+
+    def paths(self, root: Path, key: str) -> list[Path]:
+        names = [*self._slot_files(root / key), self.last, *self.token_ids, self.loss_mask]
+        return [root / key / name for name in names if (root / key / name).is_file()]
+
+    def load(self, root: Path, key: str) -> Sample:
+        """The sample as its files hold it; lengths and widths are not compared yet. Raises DumpError."""
+        folder, notes = root / key, []
+        slot_files = self._slot_files(folder)
+        ids_file = next((name for name in self.token_ids if (folder / name).is_file()), None)
+        missing = [name for name in (*slot_files, self.last) if not (folder / name).is_file()]
+        if not slot_files:
+            missing.insert(0, "aux_0.pt")
+        if ids_file is None:
+            missing.append(" or ".join(self.token_ids))
+        if missing:
+            raise DumpError(
+                f"{folder}: has no {', no '.join(missing)}. Dump it again, or name the files: `[dump] files` in case.toml.",
+                "incomplete",
+            )
+        files = (*slot_files, self.last)
+        return Sample(
+            key=key,
+            token_ids=as_token_ids(self._read(folder / ids_file), ids_file, str(folder), notes),
+            slots=tuple(as_slot(self._read(folder / name), name, str(folder), notes) for name in files),
+            loss_mask=self._mask(folder, notes),
+            slot_names=tuple(name.split(".", 1)[0] for name in files),
+            notes=tuple(notes),
+        )
+
+    def claims(self, listing: Listing) -> tuple[list[Claim], str | None]:
+        return [], None
+
+    def _is_sample(self, files: set[str]) -> bool:
+        if self.last in files:
+            return True
+        return any(name in files for name in self.slots) if self.slots else any(AUX.fullmatch(name) for name in files)
+
+    def _slot_files(self, folder: Path) -> tuple[str, ...]:
+        if self.slots is not None:
+            return self.slots
+        if not folder.is_dir():
+            return ()
+        return tuple(sorted((p.name for p in folder.iterdir() if AUX.fullmatch(p.name)), key=natural))
+
+    def _mask(self, folder: Path, notes: list[str]):
+        path = folder / self.loss_mask
+        return as_mask(self._read(path), self.loss_mask, str(folder), notes) if path.is_file() else None
+
+    def _read(self, path: Path) -> Any:
+        return load_torch(path, self.allow_pickle)
+
+
+def _check_names(key: str, value: Any) -> None:
+    names = value if key == "slots" else [value]
+    good = isinstance(names, (list, tuple)) and names and all(isinstance(name, str) and name for name in names)
+    if not good:
+        expected = "a list of file names" if key == "slots" else "a file name"
+        raise DumpError(f"[dump] files: {key} is {value!r}, expected {expected}", "settings")
+    for name in names:
+        if "/" in name or "\\" in name or name in (".", ".."):
+            raise DumpError(f"[dump] files: {key} names {name!r}, expected a file inside the sample's folder", "settings")

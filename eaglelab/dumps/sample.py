@@ -1,0 +1,125 @@
+"""A sample, and the checks that turn whatever a file holds into one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eaglelab.dumps.errors import DumpError
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One training sequence with its slots, token ids and loss mask."""
+
+    key: str
+    """Path relative to the dump, with forward slashes: `rows_0-5/data_3.pt`."""
+    token_ids: Tensor
+    """[T] int64, on the CPU."""
+    slots: tuple[Tensor, ...]
+    """S tensors [T, H] in the dump's dtype, memory-mapped where the container allows."""
+    loss_mask: Tensor | None
+    """[T] int64, 1 = trains; None = unknown, which is not the same as all ones."""
+    slot_names: tuple[str, ...]
+    """What the file calls each slot: `hidden_states[0]` or `aux_0`. Names are claims, not evidence."""
+    notes: tuple[str, ...] = ()
+    """What the reader had to put right, for the health table: a batch dimension taken off, a mask that is not 0/1."""
+
+
+def as_slot(value: Any, name: str, where: str, notes: list[str]) -> Tensor:
+    """A [T, H] float tensor from what the file holds under `name`; a batch dimension of 1 is taken off with a note."""
+    if not isinstance(value, Tensor):
+        raise DumpError(f"{where}: {name} is a {type(value).__name__}, expected a float tensor [T, H].", "not a sample")
+    _check_dense(value, name, where)
+    if not value.is_floating_point():
+        raise DumpError(f"{where}: {name} holds {_dtype(value)}, expected a float dtype (bf16, f16, f32, fp8).", "not a sample")
+    if value.dim() == 3 and value.shape[0] == 1:
+        _note(notes, "a batch dimension of 1 was taken off")
+        value = value[0]
+    if value.dim() != 2:
+        raise DumpError(f"{where}: {name} has the shape {list(value.shape)}, expected [T, H].", "not a sample")
+    return value
+
+
+def as_token_ids(value: Any, name: str, where: str, notes: list[str]) -> Tensor:
+    """[T] int64 from an integer tensor [T] or [1, T], or from a list of ints."""
+    if isinstance(value, (list, tuple)) and all(type(v) is int for v in value):
+        value = torch.tensor(value, dtype=torch.int64)
+    if not isinstance(value, Tensor) or value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
+        got = _dtype(value) if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise DumpError(f"{where}: {name} is {got}, expected integer token ids [T].", "not a sample")
+    return _row(value, name, where, notes).to(torch.int64)
+
+
+def as_mask(value: Any, name: str, where: str, notes: list[str]) -> Tensor | None:
+    """[T] int64 0/1 from a tensor [T] or [1, T] of ints, bools or floats (non-zero = 1); None stays None: unknown."""
+    if value is None:
+        return None
+    if isinstance(value, (list, tuple)) and all(isinstance(v, (bool, int, float)) for v in value):
+        value = torch.tensor(value)
+    if not isinstance(value, Tensor):
+        raise DumpError(f"{where}: {name} is a {type(value).__name__}, expected a loss mask [T] of 0 and 1.", "not a sample")
+    mask = _row(value, name, where, notes)
+    if ((mask != 0) & (mask != 1)).any():
+        _note(notes, "the loss mask holds values other than 0 and 1; non-zero was read as 1")
+    return (mask != 0).to(torch.int64)
+
+
+def check_usable(sample: Sample, slots: int | None = None, hidden_size: int | None = None) -> None:
+    """Raise DumpError unless the parts fit each other, and the other samples' number of slots and width where these are known."""
+    tokens, widths = len(sample.token_ids), sorted({slot.shape[1] for slot in sample.slots})
+    if tokens == 0:
+        raise DumpError(f"{sample.key}: holds no tokens (T = 0).", "no tokens")
+    lengths = length_problem(sample)
+    if lengths:
+        raise DumpError(f"{sample.key}: {lengths}. Rows cannot be paired with tokens; dump it again or leave it out.", "lengths differ")
+    if len(widths) > 1:
+        raise DumpError(f"{sample.key}: its slots have the widths {widths}, expected one.", "mixed widths")
+    if hidden_size is not None and widths != [hidden_size]:
+        raise DumpError(
+            f"{sample.key}: wrong width: H = {widths[0]}, the other samples have {hidden_size}. Does it come from another model?",
+            "mixed widths",
+        )
+    if slots is not None and len(sample.slots) != slots:
+        raise DumpError(f"{sample.key}: {len(sample.slots)} slots, the other samples have {slots}.", "slots differ")
+
+
+def length_problem(sample: Sample) -> str | None:
+    """The lengths of tokens, slots and mask in words when they differ."""
+    lengths = {"token ids": len(sample.token_ids)}
+    lengths |= {name: slot.shape[0] for name, slot in zip(sample.slot_names, sample.slots, strict=True)}
+    if sample.loss_mask is not None:
+        lengths["loss mask"] = len(sample.loss_mask)
+    if len(set(lengths.values())) == 1:
+        return None
+    return "lengths differ: " + ", ".join(f"{name} {length}" for name, length in lengths.items())
+
+
+def _check_dense(value: Tensor, name: str, where: str) -> None:
+    if value.layout != torch.strided or value.is_quantized or value.is_meta:
+        raise DumpError(f"{where}: {name} is not a plain dense tensor ({value.layout}). Save it as one.", "not a sample")
+    if value.numel() * value.element_size() > value.untyped_storage().nbytes():  # a few bytes can claim a shape of any size
+        text = f"{where}: {name} claims the shape {list(value.shape)} over fewer stored values. Save tensor.contiguous()."
+        raise DumpError(text, "not a sample")
+
+
+def _row(value: Tensor, name: str, where: str, notes: list[str]) -> Tensor:
+    _check_dense(value, name, where)
+    if value.dim() == 2 and value.shape[0] == 1:
+        _note(notes, "a batch dimension of 1 was taken off")
+        value = value[0]
+    if value.dim() != 1:
+        raise DumpError(f"{where}: {name} has the shape {list(value.shape)}, expected [T].", "not a sample")
+    return value
+
+
+def _dtype(value: Tensor) -> str:
+    return str(value.dtype).removeprefix("torch.")
+
+
+def _note(notes: list[str], text: str) -> None:
+    if text not in notes:
+        notes.append(text)

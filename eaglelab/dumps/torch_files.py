@@ -1,0 +1,93 @@
+"""Read one torch save without running anything from it, memory-mapped where the container allows.
+
+Three containers are met: a zip (torch >= 1.6, memory-mapped), a legacy pickle stream and a gzip of either (both read whole).
+torch's own messages name the wrong cause for several bad files (an empty file is "mmap can only be used with …"), so the
+container is looked at first and every failure is told in plain words.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eaglelab.dumps.errors import DumpError
+
+ZIP, GZIP, PICKLE = b"PK\x03\x04", b"\x1f\x8b", b"\x80"
+LFS_POINTER = b"version https://git-lfs"
+END_OF_ZIP = b"PK\x05\x06"  # the record that closes a zip; a file that was cut has lost it
+SUFFIXES = (".pt", ".pth", ".ckpt", ".pt.gz", ".pth.gz", ".ckpt.gz")
+
+
+def load_torch(path: Path, allow_pickle: bool = False) -> Any:
+    """What `torch.save` wrote to `path`, tensors on the CPU; a zip's tensors are memory-mapped.
+
+    Raises DumpError with what was found, the file, and what to do.
+    """
+    head, size = _head(path)
+    if size == 0:
+        raise DumpError(f"{path}: the file is empty (0 bytes); its writer was interrupted. Delete it and dump it again.", "empty")
+    if head.startswith(LFS_POINTER):
+        raise DumpError(f"{path}: a Git LFS pointer of {size} bytes, not the data. Run `git lfs pull`.")
+    if not head.startswith((ZIP, GZIP, PICKLE)):
+        raise DumpError(
+            f"{path}: not a torch file: it starts with {head[:16]!r}; expected a torch.save zip, a legacy torch save or a gzip "
+            "of one. Check what wrote it."
+        )
+    if head.startswith(ZIP) and not _has_end_of_zip(path, size):
+        raise DumpError(_cut(path, size), "truncated")
+    try:
+        if head.startswith(GZIP):
+            with gzip.open(path) as file:
+                return torch.load(file, map_location="cpu", weights_only=not allow_pickle)
+        return torch.load(path, map_location="cpu", weights_only=not allow_pickle, mmap=head.startswith(ZIP) or None)
+    except Exception as error:  # a bad file is a row in a report, whatever torch raises for it
+        raise _plain_error(path, size, error) from error
+
+
+def tensor_bytes(tensors: list[Tensor]) -> int:
+    """Bytes of the tensors' own elements (not of the storages behind them)."""
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def is_torch_name(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES)
+
+
+def _head(path: Path) -> tuple[bytes, int]:
+    try:
+        with open(path, "rb") as file:
+            return file.read(64), path.stat().st_size
+    except OSError as error:
+        raise DumpError(f"{path}: cannot be read: {error.strerror or error}. Check the path and its permissions.") from error
+
+
+def _has_end_of_zip(path: Path, size: int) -> bool:
+    with open(path, "rb") as file:
+        file.seek(max(0, size - 65_557))  # the record's 22 bytes and the longest comment
+        return END_OF_ZIP in file.read()
+
+
+def _cut(path: Path, size: int) -> str:
+    return f"{path}: the file is cut off: {size:,} bytes and then it ends too early. Delete it and dump it again."
+
+
+def _plain_error(path: Path, size: int, error: Exception) -> DumpError:
+    text = str(error)
+    if isinstance(error, EOFError) or "unexpected EOF" in text or "failed finding central directory" in text:
+        return DumpError(_cut(path, size), "truncated")
+    if "Weights only load failed" in text:
+        found = re.search(r"Unsupported (?:global: GLOBAL|class|operand) ?(\S+)", text)
+        what = f"Python objects ({found.group(1)})" if found else "Python objects"
+        return DumpError(
+            f"{path}: holds {what}, not only tensors and plain values. Reading them would run code from the file, so it is "
+            "refused. Save tensors, lists, dicts and numbers only; if you trust the file, set `[dump] allow_pickle = true` in "
+            "case.toml (open_dump(..., allow_pickle=True)).",
+            "foreign objects",
+        )
+    first_line = text.strip().splitlines()[0] if text.strip() else type(error).__name__
+    return DumpError(f"{path}: damaged or not a torch file ({type(error).__name__}: {first_line[:200]}). Dump it again.")
