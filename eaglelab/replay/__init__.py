@@ -1,0 +1,23 @@
+"""The drafter run alone on samples: all positions at once, all variants, ranked."""
+
+from eaglelab.replay.answers import TargetHead
+from eaglelab.replay.rank import Ranking, difference, rank, rank_feeds
+from eaglelab.replay.run import Replay, SampleOutcome, replay
+from eaglelab.replay.variants import EMBEDDING, Variant, other_choices, places_changed, slot_orders, with_embedding
+
+__all__ = [
+    "EMBEDDING",
+    "Ranking",
+    "Replay",
+    "SampleOutcome",
+    "TargetHead",
+    "Variant",
+    "difference",
+    "other_choices",
+    "places_changed",
+    "rank",
+    "rank_feeds",
+    "replay",
+    "slot_orders",
+    "with_embedding",
+]
