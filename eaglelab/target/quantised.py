@@ -1,0 +1,160 @@
+"""Quantised weights, one tensor at a time: which can be turned back into floats, and what the others are.
+
+A checkpoint's stored names become *logical* names, those that the model asks for: `q_proj.weight_packed`, `q_proj.weight_scale` and
+`q_proj.weight_shape` are together the logical `q_proj.weight`.
+
+Layouts, as written by their producers: FP8 with one `weight_scale_inv` per 128 x 128 block (DeepSeek-V3) or one `weight_scale` per
+tensor or row (compressed-tensors, ModelOpt), INT8 with `weight_scale` per tensor or row (compressed-tensors): value = stored x scale.
+`weight_packed` (compressed-tensors pack-quantized, symmetric): 32 / bits values per int32, the first in the lowest bits, each stored
+plus 2^(bits-1), one scale per row and group of columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+from eaglelab.target.errors import CheckpointError
+
+COMPANIONS = (
+    "_scale_inv",
+    "_scale",
+    "_scale_2",
+    "_shape",
+    "_zero_point",
+    "_g_idx",
+    "_global_scale",
+    ".absmax",
+    ".quant_map",
+    ".nested_absmax",
+    ".nested_quant_map",
+    ".quant_state.bitsandbytes__nf4",
+    ".quant_state.bitsandbytes__fp4",
+)
+"""What stands beside a quantised `<name>.weight`, after its name."""
+ACTIVATION_SCALES = (".input_scale", ".input_global_scale", ".output_scale", ".k_scale", ".v_scale", ".activation_scale")
+SCALED = (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+def logical_names(stored: Iterable[str]) -> dict[str, str]:
+    """{logical name: the stored name that carries its values}; scales, shapes and zero points are left out."""
+    stored = set(stored)
+    logical = {}
+    for name in stored:
+        if name.endswith(ACTIVATION_SCALES) or _is_companion(name, stored):
+            continue
+        logical[_logical(name, stored)] = name
+    return logical
+
+
+def _is_companion(name: str, stored: set[str]) -> bool:
+    if name.endswith("_scales") and name.removesuffix("_scales") + "_blocks" in stored:
+        return True
+    if name.endswith((".qzeros", ".scales", ".g_idx")) and name.rpartition(".")[0] + ".qweight" in stored:
+        return True
+    for ending in COMPANIONS:
+        owner = name.removesuffix(ending)
+        if owner != name and (owner in stored or owner + "_packed" in stored):
+            return True
+    return False
+
+
+def _logical(name: str, stored: set[str]) -> str:
+    if name.endswith(".weight_packed"):
+        return name.removesuffix("_packed")
+    if name.endswith("_blocks") and name.removesuffix("_blocks") + "_scales" in stored:
+        return name.removesuffix("_blocks")
+    if name.endswith(".qweight"):
+        return name.removesuffix("qweight") + "weight"
+    return name
+
+
+def is_quantised(carrier: str, dtype: torch.dtype) -> bool:
+    """True when the stored tensor is not the logical one."""
+    return dtype not in FLOATS or carrier.endswith((".weight_packed", "_blocks", ".qweight"))
+
+
+def dequantise(logical: str, carrier: str, read: Callable[[str], Tensor], has: Callable[[str], bool], out: torch.dtype) -> Tensor:
+    """The logical tensor in dtype `out`, multiplied in float32. Raises CheckpointError for a layout that cannot be read."""
+    if carrier.endswith(".weight_packed"):
+        return _packed_int(logical, carrier, read, has).to(out)
+    if carrier.endswith("_blocks"):
+        raise _unreadable(logical, "MXFP4 blocks", "dequantise the checkpoint to bf16 first")
+    if carrier.endswith(".qweight"):
+        raise _unreadable(logical, "GPTQ or AWQ integers (qweight, qzeros, scales)", "take the unquantised checkpoint")
+    stored = read(carrier)
+    if has(logical + ".absmax") or has(logical.removesuffix("weight") + "SCB"):
+        raise _unreadable(logical, "bitsandbytes", "take the unquantised checkpoint")
+    if has(logical + "_scale_2"):
+        raise _unreadable(logical, "NVFP4 (two levels of scales)", "take the unquantised checkpoint")
+    if stored.dtype not in SCALED:
+        raise _unreadable(logical, f"{stored.dtype} without a layout that is known here", "take the unquantised checkpoint")
+    for ending in ("_scale_inv", "_scale"):
+        if has(logical + ending):
+            return scaled(stored, read(logical + ending), logical).to(out)
+    raise _unreadable(logical, f"{stored.dtype} and its scale {logical}_scale_inv is missing", "get the shard that holds the scale")
+
+
+def scaled(stored: Tensor, scale: Tensor, name: str = "weight") -> Tensor:
+    """stored x scale in float32; `scale` is a scalar, one per row, or one per block of the last two dimensions."""
+    if scale.dtype not in FLOATS:
+        raise _unreadable(name, f"{stored.dtype} with scales in {scale.dtype}", "take the unquantised checkpoint")
+    values, scale = stored.float(), scale.float()
+    if scale.numel() == 1:
+        return values.mul_(scale.reshape(()))
+    if scale.dim() == 1 and scale.shape[0] == values.shape[0]:
+        scale = scale.reshape(-1, *[1] * (values.dim() - 1))
+    if scale.dim() != values.dim():
+        raise CheckpointError(f"{name}: a scale of shape {tuple(scale.shape)} does not fit a weight of shape {tuple(values.shape)}")
+    return values.mul_(_spread(scale, values.shape, name))
+
+
+def _spread(scale: Tensor, shape: torch.Size, name: str) -> Tensor:
+    """Repeat a scale per block to one per value. The block is the smallest power of two that fits; 1 per dimension broadcasts."""
+    for dim, (blocks, size) in enumerate(zip(scale.shape, shape, strict=True)):
+        if blocks in (1, size):
+            continue
+        block = 2 ** math.ceil(math.log2(size / blocks))
+        if math.ceil(size / block) != blocks:
+            raise CheckpointError(f"{name}: {blocks} scales over {size} values are no blocks of a power of two")
+        scale = scale.repeat_interleave(block, dim).narrow(dim, 0, size)
+    return scale
+
+
+def _packed_int(logical: str, carrier: str, read: Callable[[str], Tensor], has: Callable[[str], bool]) -> Tensor:
+    packed = read(carrier)  # [out, in * bits / 32] int32
+    if packed.dtype != torch.int32 or packed.dim() != 2:
+        raise _unreadable(logical, f"packed as {packed.dtype}, expected int32 in two dimensions", "take the unquantised checkpoint")
+    for ending, what in (("_zero_point", "zero points (asymmetric)"), ("_g_idx", "an activation order")):
+        if has(logical + ending):
+            raise _unreadable(logical, f"packed integers with {what}", "take the unquantised checkpoint")
+    for ending in ("_shape", "_scale"):
+        if not has(logical + ending):
+            raise _unreadable(logical, f"packed integers, and {logical}{ending} is missing", "get the shard that holds it")
+    rows, columns = (int(n) for n in read(logical + "_shape"))
+    per_word = columns // packed.shape[1] if packed.shape[1] else 0
+    if per_word not in (4, 8) or packed.shape != (rows, columns // per_word):
+        raise _unreadable(logical, f"packed {tuple(packed.shape)} for a weight of {rows} x {columns}", "take the unquantised checkpoint")
+    return scaled(unpack_integers(packed, 32 // per_word), _by_group(read(logical + "_scale"), columns), logical)
+
+
+def unpack_integers(packed: Tensor, bits: int) -> Tensor:
+    """[R, C] int32 to [R, C * 32 / bits] int8: lowest bits first, stored with an offset of 2^(bits-1)."""
+    shifts = torch.arange(0, 32, bits, dtype=torch.int32)  # [32 / bits]
+    values = (packed.unsqueeze(-1) >> shifts) & (2**bits - 1)  # [R, C, 32 / bits]
+    return (values - 2 ** (bits - 1)).to(torch.int8).flatten(1)
+
+
+def _by_group(scale: Tensor, columns: int) -> Tensor:
+    """[R, G] to [R, columns] where the groups are not of a power of two; else as it is."""
+    if scale.dim() == 2 and scale.shape[1] > 1 and columns % scale.shape[1] == 0:
+        return scale.repeat_interleave(columns // scale.shape[1], 1)
+    return scale
+
+
+def _unreadable(name: str, what: str, then: str) -> CheckpointError:
+    return CheckpointError(f"{name} is stored quantised as {what}, which cannot be read here: {then}")

@@ -1,0 +1,167 @@
+"""The files of a checkpoint, one reader per container. Nothing is kept open or in memory between two reads."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from eaglelab.target.errors import CheckpointError
+
+SAFETENSORS_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+GAP = 8
+"""Wanted rows with up to this many unwanted rows between them are read in one piece: a seek costs more than a few rows."""
+
+
+class Shard(Protocol):
+    """One file that holds named tensors."""
+
+    def names(self) -> list[str]: ...
+    def shape(self, name: str) -> tuple[int, ...]: ...
+    def dtype(self, name: str) -> torch.dtype: ...
+    def tensor(self, name: str) -> Tensor: ...
+    def rows(self, name: str, spans: list[tuple[int, int]]) -> Iterator[Tensor]: ...
+
+
+class SafetensorsShard:
+    """A `.safetensors` file. Opened anew for every read, so that the pages of a tensor go when the tensor goes."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    @contextmanager
+    def _open(self, name: str = ""):
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                yield file
+        except (SafetensorError, OSError) as error:
+            if "does not contain tensor" in str(error):
+                raise CheckpointError(not_in(self.path, name)) from error
+            raise CheckpointError(broken(self.path, error)) from error
+
+    def names(self) -> list[str]:
+        with self._open() as file:
+            return list(file.keys())
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        with self._open(name) as file:
+            return tuple(file.get_slice(name).get_shape())
+
+    def dtype(self, name: str) -> torch.dtype:
+        with self._open(name) as file:
+            kind = file.get_slice(name).get_dtype()
+        if kind not in SAFETENSORS_DTYPES:
+            raise CheckpointError(f"{self.path.name}: {name} has the dtype {kind}, which cannot be read")
+        return SAFETENSORS_DTYPES[kind]
+
+    def tensor(self, name: str) -> Tensor:
+        with self._open(name) as file:
+            return file.get_tensor(name).clone()
+
+    def rows(self, name: str, spans: list[tuple[int, int]]) -> Iterator[Tensor]:
+        with self._open(name) as file:
+            table = file.get_slice(name)
+            for start, stop in spans:
+                yield table[start:stop].clone()
+
+
+class TorchShard:
+    """A `pytorch_model*.bin` file, loaded with `weights_only=True` and memory-mapped where its container allows."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def _open(self) -> dict[str, Tensor]:
+        try:
+            content = load_mapped(self.path)
+        except pickle.UnpicklingError as error:
+            raise CheckpointError(
+                f"{self.path.name} holds more than tensors, and running code out of a checkpoint is refused; convert it to safetensors"
+            ) from error
+        except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+            raise CheckpointError(broken(self.path, error)) from error
+        content = content.get("state_dict", content) if isinstance(content, dict) else content
+        if not isinstance(content, dict):
+            raise CheckpointError(f"{self.path.name} holds a {type(content).__name__}, expected a dict of tensors by name")
+        return {str(k): v for k, v in content.items() if isinstance(v, Tensor)}
+
+    def _named(self, name: str) -> Tensor:
+        content = self._open()
+        if name not in content:
+            raise CheckpointError(not_in(self.path, name))
+        return content[name]
+
+    def names(self) -> list[str]:
+        return list(self._open())
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._named(name).shape)
+
+    def dtype(self, name: str) -> torch.dtype:
+        return self._named(name).dtype
+
+    def tensor(self, name: str) -> Tensor:
+        return self._named(name).detach().clone()
+
+    def rows(self, name: str, spans: list[tuple[int, int]]) -> Iterator[Tensor]:
+        table = self._named(name).detach()
+        for start, stop in spans:
+            yield table[start:stop].clone()
+
+
+def load_mapped(path: Path):
+    """torch.load of tensors only. Files from before torch 1.6 are no zip and cannot be mapped: they are read whole."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except RuntimeError as error:
+        if "mmap can only be used" not in str(error):
+            raise
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def open_shard(path: Path) -> Shard:
+    return SafetensorsShard(path) if path.suffix == ".safetensors" else TorchShard(path)
+
+
+def not_in(path: Path, name: str) -> str:
+    return f"{path.name} does not hold {name}, though the index says so; index and shards are of different checkpoints"
+
+
+def broken(path: Path, error: Exception) -> str:
+    size = path.stat().st_size if path.exists() else 0
+    first_line = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+    return (
+        f"{path.name} ({size:,} bytes) cannot be read as a checkpoint file: {first_line}. "
+        "It is cut short or not what its name says; copy or download it again"
+    )
+
+
+def row_spans(ids: list[int], gap: int = GAP) -> list[tuple[int, int]]:
+    """Sorted distinct row numbers as half-open spans, neighbours up to `gap` rows apart joined."""
+    spans: list[tuple[int, int]] = []
+    for row in ids:
+        if spans and row - spans[-1][1] <= gap:
+            spans[-1] = (spans[-1][0], row + 1)
+        else:
+            spans.append((row, row + 1))
+    return spans
