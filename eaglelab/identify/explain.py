@@ -1,0 +1,166 @@
+"""Why a slot fits no boundary on its own tokens: shifted, another sample's rows, no residual, another basis, a scale."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from eaglelab.identify.compare import MIN_ROWS, SampleStats
+from eaglelab.identify.rows import Rows
+from eaglelab.identify.rule import Judgement, Rule
+from eaglelab.wiring import Boundary
+
+SHARE = 0.6
+"""Share of the probes that must agree on an offset."""
+BETTER = 0.5
+"""Another explanation must have at most this share of the error that the best boundary has in place."""
+GRAM_DISTANCE = 0.2
+"""Gram matrices are equal when they differ by less than this share of their spread; neighbours of a shallow target differ by more."""
+NORM_DISTANCE = 0.05
+GRAM_MARGIN = 1.5
+GRAM_MIN_COSINE = 0.5
+
+
+def absent(rows: Rows, s: int, width: int) -> Judgement | None:
+    """A slot with nothing to compare: missing, of another width, NaN or zero throughout."""
+    if rows.widths[s] is None:
+        return Judgement(tested=False, kind="missing", reason="the sample has no such slot")
+    if rows.widths[s] != width:
+        return Judgement(
+            tested=False,
+            kind="width",
+            reason=f"the slot is {rows.widths[s]} wide, the target {width}: another target, or slots side by side in one tensor",
+        )
+    count = rows.norms.shape[1]
+    left = int((~rows.bad[s] & ~rows.zero[s]).sum())
+    if left >= MIN_ROWS:
+        return None
+    for kind, what in (("nan", rows.bad[s]), ("zero", rows.zero[s])):
+        if 2 * int(what.sum()) >= count:
+            text = "NaN or infinite" if kind == "nan" else "all zero"
+            return Judgement(
+                kind=kind, rows=left, reason=f"{int(what.sum())} of {count} rows are {text}", numbers={"rows": int(what.sum()), "of": count}
+            )
+    return None
+
+
+def explain(out: Judgement, stats: SampleStats, rows: Rows, s: int, boundaries: list[Boundary], texts: list[str], rule: Rule) -> None:
+    """Give an undecided judgement a kind, the first of these that fits with numbers; else leave it as it is."""
+    for attempt in (_shifted, _swapped, _without_residual, _other_basis, _scaled):
+        if attempt(out, stats, rows, s, boundaries, texts, rule):
+            return
+
+
+def _mode(values: Tensor) -> tuple[int, float]:
+    """The most frequent value and its share."""
+    found, counts = values.unique(return_counts=True)
+    return int(found[counts.argmax()]), float(counts.max()) / len(values)
+
+
+def _shifted(out: Judgement, stats: SampleStats, rows: Rows, s: int, boundaries: list, texts: list[str], rule: Rule) -> bool:
+    if stats.own_error is None:
+        return False
+    error = stats.own_error[s]
+    finite = error.isfinite()
+    good = finite & (error <= rule.error)
+    if int(good.sum()) < MIN_ROWS or int(good.sum()) < SHARE * int(finite.sum()):
+        return False
+    offset, share = _mode(stats.own_offset[s][good])
+    hits = good & (stats.own_offset[s] == offset)
+    at_offset = float(error[hits].median())
+    if offset == 0 or share < SHARE or at_offset > BETTER * out.error:
+        return False
+    place, place_share = _mode(stats.own_boundary[s][hits])
+    out.kind, out.found = "shifted", boundaries[place] if place_share >= SHARE else None
+    out.numbers = {"offset": offset, "relative_error": at_offset, "share": share}
+    out.reason = (
+        f"row t holds boundary {out.found if out.found is not None else '?'} of row t{offset:+d} (relative error {at_offset:.3g} in "
+        f"{share:.0%} of the rows looked for; in place {out.error:.3g})"
+    )
+    return True
+
+
+def _swapped(out: Judgement, stats: SampleStats, rows: Rows, s: int, boundaries: list, texts: list[str], rule: Rule) -> bool:
+    if stats.other_error is None or stats.other_error.shape[1] == 0:
+        return False
+    j = int(stats.other_error[s].argmin())
+    error = float(stats.other_error[s, j])
+    if not error <= min(rule.error, BETTER * out.error if out.error == out.error else rule.error):
+        return False
+    out.kind, out.found = "swapped rows", boundaries[int(stats.other_boundary[s, j])]
+    out.numbers = {"other": texts[j], "relative_error": error}
+    out.reason = f"holds the rows of {texts[j]}: boundary {out.found} there at relative error {error:.3g}, in its own text {out.error:.3g}"
+    return True
+
+
+def _without_residual(out: Judgement, stats: SampleStats, rows: Rows, s: int, boundaries: list, texts: list[str], rule: Rule) -> bool:
+    errors = torch.stack([line[s] for line in stats.branch]).nan_to_num(torch.inf)
+    order = errors.argsort().tolist()
+    best = float(errors[order[0]])
+    following = float(errors[order[1]]) if len(order) > 1 else float("inf")
+    if not (best <= rule.error and best <= BETTER * out.error and following >= rule.margin * best):
+        return False
+    out.kind, out.found = "without residual", boundaries[order[0]]
+    out.numbers = {"relative_error": best, "next": following}
+    out.reason = (
+        f"is what layer {boundaries[order[0]] - 1} adds, without the residual (relative error {best:.3g} to boundary {out.found} minus "
+        f"{boundaries[order[0]] - 1}, the next layer's {following:.3g})"
+    )
+    return True
+
+
+def _other_basis(out: Judgement, stats: SampleStats, rows: Rows, s: int, boundaries: list, texts: list[str], rule: Rule) -> bool:
+    """Equal norms per token and equal Gram matrices with another direction: a rotation; equal sorted values too: a permutation."""
+    distances = torch.stack([line[s] for line in stats.gram]).nan_to_num(torch.inf)
+    b = int(distances.argmin())
+    distance = float(distances[b])
+    norm_distance = float((stats.ratio[b][s] - 1).abs().nanmedian())
+    cosine = float(stats.cosine[b][s].nanmedian())
+    if not (distance <= GRAM_DISTANCE and norm_distance <= NORM_DISTANCE and cosine <= GRAM_MIN_COSINE):
+        return False
+    following = float(distances.sort().values[1]) if len(distances) > 1 else float("inf")
+    out.found = boundaries[b] if following >= GRAM_MARGIN * max(distance, 1e-3) else None
+    same, other = float(stats.order[b][s]), float(stats.order_other[b][s])
+    out.kind = "permuted channels" if same <= BETTER * other else "rotated basis"
+    out.numbers = {
+        "gram_distance": distance, "gram_next": following, "norm_distance": norm_distance, "cosine": cosine,
+        "sorted_values_error": same, "sorted_values_other_tokens": other,
+    }  # fmt: skip
+    out.reason = (
+        f"boundary {out.found if out.found is not None else '?'} in another basis ({out.kind}): equal norms (off by {norm_distance:.2g}) and token Gram "
+        f"matrices (off by {distance:.2g}, next boundary {following:.2g}), but cosine {cosine:.2g}; sorted values off by {same:.2g}, "
+        f"other tokens' by {other:.2g}"
+    )
+    return True
+
+
+def _scaled(out: Judgement, stats: SampleStats, rows: Rows, s: int, boundaries: list, texts: list[str], rule: Rule) -> bool:
+    """The direction of a boundary at another length: one factor for all tokens, or every token brought to one length."""
+    cosine = torch.stack([line[s] for line in stats.cosine])  # [B, R]
+    sine = (1 - cosine.clamp(-1, 1).pow(2)).sqrt().nanmedian(dim=-1).values.nan_to_num(torch.inf)  # [B]
+    order = sine.argsort().tolist()
+    best, b = float(sine[order[0]]), order[0]
+    following = float(sine[order[1]]) if len(order) > 1 else float("inf")
+    if not (best <= rule.clear_error and following >= rule.clear_margin * best):
+        return False
+    factor, spread = _centre(stats.ratio[b][s])
+    length, length_spread = _centre(rows.norms[s])
+    if spread <= NORM_DISTANCE:
+        out.kind, text = "scaled", f"boundary {boundaries[b]} times {factor:.4g}"
+    elif length_spread <= NORM_DISTANCE:
+        out.kind, text = "normed", f"boundary {boundaries[b]} with every token brought to length {length:.4g}"
+    else:
+        return False
+    out.found = boundaries[b]
+    out.numbers = {"factor": factor, "factor_spread": spread, "sine": best, "next": following}
+    out.reason = (
+        f"{text} (what is left of the direction {best:.3g}, next boundary {following:.3g}; relative error as it is {out.error:.3g})"
+    )
+    return True
+
+
+def _centre(values: Tensor) -> tuple[float, float]:
+    """Median, and the distance of the quartiles over it."""
+    values = values[values.isfinite()]
+    low, middle, high = values.quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
+    return middle, (high - low) / max(abs(middle), 1e-30)

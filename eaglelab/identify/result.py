@@ -1,0 +1,161 @@
+"""What identify says: the dump's wiring, the numbers behind it, and what else was seen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from eaglelab.findings import plain
+from eaglelab.identify.rule import Judgement, Rule, margin_of
+from eaglelab.wiring import Boundary, Wiring, boundary_name
+
+SWAPPED = "swapped rows"
+
+
+@dataclass(frozen=True)
+class Anomaly:
+    """Something about a slot that a boundary's number alone does not say.
+
+    `kind`: missing, width, nan, zero, padding, length, duplicate, shifted, swapped rows, without residual, rotated basis,
+    permuted channels, scaled, normed, in between, other tokens, edge, tie, far from rounding, no match.
+    """
+
+    slot: int
+    kind: str
+    detail: str
+    boundary: Boundary = None
+    """The boundary that the slot is a shifted, scaled, rotated, … version of, where that can be told."""
+    samples: int = 1
+    of: int = 1
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        names = ("slot", "kind", "detail", "boundary", "samples", "of", "numbers")
+        return {name: plain(getattr(self, name)) for name in names}
+
+
+@dataclass(frozen=True)
+class Identification:
+    """Which boundary each slot holds, by comparison of values on the same tokens."""
+
+    slots: pd.DataFrame
+    """One row a slot: slot, name, best, relative_error, cosine, norm_ratio, runner_up, runner_up_error, margin, margin_min, agree
+    ("8 of 8"), decision. Numbers are medians over samples of medians over tokens; margin_min is the smallest over samples."""
+    per_sample: pd.DataFrame
+    """One row a sample and slot, with the same columns and rows, wins (share of tokens nearer to best than to runner_up), kind, note."""
+    error: np.ndarray  # [S, B] median relative error
+    cosine: np.ndarray  # [S, B]
+    norm_ratio: np.ndarray  # [S, B]
+    step: np.ndarray
+    """[B] relative distance of each boundary to the one before, NaN for the embedding and `final`."""
+    boundaries: tuple[Boundary, ...]
+    """The columns: boundaries looked at."""
+    num_layers: int | None
+    wiring: Wiring
+    reasons: tuple[str, ...]
+    anomalies: tuple[Anomaly, ...]
+    source: str
+    """What the slots were compared with, in words."""
+    notes: tuple[str, ...] = ()
+    """What was sampled and what was not looked at."""
+    next_step: str = ""
+    """The cheapest measurement that would tell more, empty when all is told."""
+
+    @property
+    def matrix(self) -> pd.DataFrame:
+        """Slot × boundary, long: slot, boundary, relative_error, cosine, norm_ratio."""
+        S, B = self.error.shape
+        return pd.DataFrame(
+            {
+                "slot": np.repeat(np.arange(S), B),
+                "boundary": list(self.boundaries) * S,
+                "relative_error": self.error.ravel(),
+                "cosine": self.cosine.ravel(),
+                "norm_ratio": self.norm_ratio.ravel(),
+            }
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready: the wiring, the slots' table, reasons, anomalies, notes."""
+        return {
+            "wiring": self.wiring.to_json(),
+            "slots": plain(self.slots.to_dict(orient="records")),
+            "reasons": list(self.reasons),
+            "anomalies": [a.to_json() for a in self.anomalies],
+            "source": self.source,
+            "boundaries": list(self.boundaries),
+            "notes": list(self.notes),
+            "next": self.next_step,
+        }
+
+
+def said(boundary: Boundary, num_layers: int | None = None) -> str:
+    name = boundary_name(boundary, num_layers)
+    return f"boundary {name}" if name[0].isdigit() else name
+
+
+COLUMNS = ("best", "relative_error", "cosine", "norm_ratio", "runner_up", "runner_up_error", "margin")
+
+
+def sample_line(key: str, s: int, name: str, j: Judgement) -> dict[str, Any]:
+    numbers = (j.best, j.error, j.cosine, j.ratio, j.runner_up, j.runner_up_error, j.margin)
+    return {
+        "sample": key, "slot": s, "name": name, **dict(zip(COLUMNS, numbers, strict=True)), "wins": j.wins, "rows": j.rows,
+        "decision": j.boundary if j.boundary is not None else "cannot tell", "kind": j.kind, "note": j.reason,
+    }  # fmt: skip
+
+
+@dataclass
+class SlotVerdict:
+    """One slot over all samples."""
+
+    boundary: Boundary
+    agree: str
+    reason: str
+    anomalies: list[Anomaly]
+
+
+def over_samples(s: int, judged: list[Judgement], rule: Rule, num_layers: int | None) -> SlotVerdict:
+    """The boundary that (nearly) all samples agree on, or why there is none.
+
+    A sample whose rows are another sample's agrees when it is the same boundary there and most samples are in place.
+    """
+    tested = [j for j in judged if j.tested]
+    told = Counter(j.boundary for j in tested if j.boundary is not None)
+    top, direct = told.most_common(1)[0] if told else (None, 0)
+    agree = sum(1 for j in tested if j.boundary == top or (j.kind == SWAPPED and j.found == top)) if told else 0
+    anomalies = [_gather(s, kind, judged) for kind in dict.fromkeys(j.kind for j in judged if j.kind)]
+    text = f"{agree} of {len(tested)}"
+    if told and agree >= rule.agree * len(tested) and 2 * direct > len(tested):
+        return SlotVerdict(top, text, f"{said(top, num_layers)} in {text} samples: {_fit(tested, top)}", anomalies)
+    if len(told) > 1 or direct:
+        votes = ", ".join(f"{said(b)} in {n}" for b, n in told.most_common())
+        others = next((j.reason for j in tested if j.boundary != top), "")
+        return SlotVerdict(None, text, f"the samples disagree: {votes} of {len(tested)}; elsewhere: {others}", anomalies)
+    kinds = Counter(j.kind for j in judged if j.kind)
+    typical = next((j for j in judged if kinds and j.kind == kinds.most_common(1)[0][0]), judged[0] if judged else None)
+    return SlotVerdict(None, text, typical.reason if typical else "no sample could be read", anomalies)
+
+
+def _fit(tested: list[Judgement], top: Boundary) -> str:
+    same = [j for j in tested if j.boundary == top]
+    error = float(np.median([j.error for j in same]))
+    with_runner = [j for j in same if j.runner_up is not None]
+    if not with_runner:
+        return f"relative error {error:.3g}, no other boundary looked at"
+    runner = Counter(j.runner_up for j in with_runner).most_common(1)[0][0]
+    runner_error = float(np.median([j.runner_up_error for j in with_runner]))
+    least = min(j.margin for j in with_runner)
+    return f"relative error {error:.3g}; next is {runner} at {runner_error:.3g}, {margin_of(error, runner_error):.3g} times further (at least {least:.3g})"
+
+
+def _gather(s: int, kind: str, judged: list[Judgement]) -> Anomaly:
+    same = [j for j in judged if j.kind == kind]
+    found = Counter(j.found for j in same).most_common(1)[0][0]
+    first = next(j for j in same if j.found == found)
+    detail = f"in {len(same)} of {len(judged)} samples: {first.reason}"
+    return Anomaly(s, kind, detail, found, len(same), len(judged), dict(first.numbers))

@@ -1,0 +1,158 @@
+"""What the slots are compared with: a forward of the target, its embedding rows alone, or a sketch. All end in a `Comparison`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eaglelab.identify.compare import MIN_ROWS, BoundaryRows, BoundaryText, Comparison
+from eaglelab.identify.rows import Rows, choose_positions, leading_padding, read_rows, spread
+from eaglelab.target.sketch import GRAM_ROWS, Sketch, gram, order_values, projection
+from eaglelab.wiring import FINAL, Boundary
+
+SEARCH_DIM = 64
+"""Numbers to which rows are projected when they are looked for at other places."""
+MAKE_SKETCH = "eaglelab sketch TARGET --dump DUMP --out sketch.safetensors"
+
+
+@dataclass
+class Compared:
+    """A finished comparison and what was and was not in it."""
+
+    comparison: Comparison | None
+    used: list[int]  # indices of the samples in the comparison
+    texts: list[str]  # names of the texts in which rows were looked for
+    complete: bool  # all boundaries were looked at, `final` too
+    dim: int | None  # of the projection through which errors were estimated
+    width: int
+    untested: dict[int, str] = field(default_factory=dict)  # sample index: why
+    embedding_only: dict[int, str] = field(default_factory=dict)  # sample index: why
+    notes: list[str] = field(default_factory=list)
+
+
+def against_forward(samples: Sequence[Any], visit_all: Any, names: tuple[str, ...], rows: int, seed: int) -> Compared:
+    """Compare with boundaries that `visit_all(token_ids, visit)` hands over one after another, in full width."""
+    starts = [leading_padding(sample) for sample in samples]
+    positions = [_positions(sample, start, rows, seed + i) for i, (sample, start) in enumerate(zip(samples, starts, strict=True))]
+    used = [i for i, p in enumerate(positions) if len(p) >= MIN_ROWS]
+    untested = {i: _too_short(samples[i], len(p)) for i, p in enumerate(positions) if len(p) < MIN_ROWS}
+    token_ids = [samples[i].token_ids[starts[i] :] for i in used]
+    out = Compared(None, used, [samples[i].key for i in used], False, None, 0, untested)
+    if not used:
+        return out
+    signs: list[Tensor] = []
+
+    def visit(boundary: Boundary, states: Sequence[Tensor], branches: Any = None) -> None:
+        if out.comparison is None:
+            out.width = states[0].shape[-1]
+            signs.append(projection(out.width, SEARCH_DIM, seed=0))
+            out.comparison = Comparison(
+                [_read(samples[i], names, positions[i], starts[i], out.width, signs[0]) for i in used],
+                token_ids,
+                list(range(len(used))),
+            )
+        comparison = out.comparison
+        at_rows = [_at_rows(state, row) for state, row in zip(states, comparison.rows, strict=True)]
+        comparison.add(boundary, at_rows, [_text(state, signs[0]) for state in states])
+
+    visit_all(token_ids, visit)
+    out.complete = out.comparison is not None and FINAL in out.comparison.boundaries
+    compared = sum(len(positions[i]) for i in used)
+    out.notes.append(
+        f"compared {compared:,} of {sum(map(len, token_ids)):,} rows (at most {rows:,} a sample, seed {seed}; first tokens and padding left out)"
+    )
+    return out
+
+
+def _positions(sample: Any, start: int, rows: int, seed: int) -> Tensor:
+    longest = max((len(slot) for slot in sample.slots if slot.ndim), default=0)
+    return choose_positions(sample.token_ids[start:], longest - start, rows, seed)
+
+
+def _too_short(sample: Any, rows: int) -> str:
+    return f"{len(sample.token_ids)} tokens, {rows} rows after the first token and padding; {MIN_ROWS} needed"
+
+
+def _read(sample: Any, names: tuple[str, ...], positions: Tensor, start: int, width: int, signs: Tensor) -> Rows:
+    return read_rows(sample, names, positions, start, width, signs, False, spread(len(positions)))
+
+
+def _at_rows(state: Tensor, rows: Rows) -> BoundaryRows:
+    chosen = state[rows.positions.to(state.device)].cpu().float()  # [R, H]
+    fixed = chosen[rows.fixed]  # [G, H]
+    return BoundaryRows(chosen, chosen.norm(dim=-1), gram(fixed), order_values(fixed))
+
+
+def _text(state: Tensor, signs: Tensor) -> BoundaryText:
+    values = state.float()  # [T, H]
+    return BoundaryText((values @ signs.to(values.device)).cpu(), values.norm(dim=-1).cpu())
+
+
+def against_sketch(samples: Sequence[Any], sketch: Sketch, names: tuple[str, ...], rows: int) -> Compared:
+    """Compare with a sketch, on the rows whose whole prefix it knows; elsewhere only with the embedding rows that it has."""
+    signs = sketch.projection()
+    texts = [f"text {j} of the sketch" for j in range(len(sketch.texts))]
+    out = Compared(None, [], texts, sketch.up_to is None, sketch.dim, sketch.hidden_size)
+    read: list[Rows] = []
+    own: list[int | None] = []
+    for i, sample in enumerate(samples):
+        start = leading_padding(sample)
+        text, places = _sketched_rows(sample.token_ids[start:], sketch, rows)
+        if len(places) < MIN_ROWS:
+            out.untested[i] = _no_prefix(sample.token_ids[start:], sketch)
+            continue
+        if text is None:
+            out.embedding_only[i] = _no_prefix(sample.token_ids[start:], sketch)
+        fixed = (places < GRAM_ROWS).nonzero()[:, 0] if text is not None else places[:0]
+        read.append(read_rows(sample, names, places, start, sketch.hidden_size, signs, True, fixed))
+        own.append(text)
+        out.used.append(i)
+    if read:
+        out.comparison = Comparison(read, [t.token_ids for t in sketch.texts], own)
+        for b, boundary in enumerate(sketch.boundaries):
+            at_rows = [_sketched(sketch, b, j, r, signs) for j, r in zip(own, read, strict=True)]
+            out.comparison.add(boundary, at_rows, [BoundaryText(t.states[b], t.norms[b]) for t in sketch.texts])
+    shared = sum(len(r.positions) for r, j in zip(read, own, strict=True) if j is not None)
+    out.notes.append(
+        f"compared {shared:,} rows of {len(samples) - len(out.embedding_only) - len(out.untested)} of {len(samples)} samples that share a prefix with "
+        f"the sketch's {len(texts)} texts; errors are estimated through {sketch.dim} projections, to about {1 / (2 * sketch.dim) ** 0.5:.0%} of themselves"
+    )
+    return out
+
+
+def _sketched_rows(token_ids: Tensor, sketch: Sketch, rows: int) -> tuple[int | None, Tensor]:
+    """(text, positions): rows with the same prefix; without enough of them, no text and the rows whose token has an embedding row."""
+    text, shared = sketch.common_prefix(token_ids)
+    if shared - 1 >= MIN_ROWS:
+        return text, torch.arange(1, min(shared, rows + 1))
+    known = torch.isin(token_ids, sketch.embedding_ids)
+    known[0:1] = False
+    return None, known.nonzero()[:rows, 0]
+
+
+def _no_prefix(token_ids: Tensor, sketch: Sketch) -> str:
+    return (
+        f"the sketch has no text that starts like this sample ({sketch.common_prefix(token_ids)[1]} rows shared, {MIN_ROWS + 1} needed; "
+        "a state depends on its whole prefix)"
+    )
+
+
+def _sketched(sketch: Sketch, b: int, text: int | None, rows: Rows, signs: Tensor) -> BoundaryRows | None:
+    """Boundary number `b` of the sketch at the rows of one sample."""
+    if text is None:
+        if sketch.boundaries[b] != 0:
+            return None
+        places = torch.searchsorted(sketch.embedding_ids, rows.token_ids[rows.positions])
+        table = sketch.embedding_rows[places].float()  # [R, H]
+        return BoundaryRows(table @ signs, table.norm(dim=-1))
+    held, fixed = sketch.texts[text], rows.positions[rows.fixed]
+    return BoundaryRows(
+        held.states[b][rows.positions],
+        held.norms[b][rows.positions],
+        held.gram[b][fixed][:, fixed],
+        held.order[b][fixed],
+    )
