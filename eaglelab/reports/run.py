@@ -226,11 +226,20 @@ class _Run:
         notebook = self._annotated(executed, record, values)
         ipynb, html = (self.directory / f"{source.name}.{kind}" for kind in ("ipynb", "html"))
         _write_text(ipynb, nbformat.writes(notebook))
-        title, warnings = self._render(notebook, html, source)
-        page = NotebookRun(
-            source.name, title, executed.error, executed.seconds, ipynb, html, values, tuple(record.findings), tuple(warnings)
+        siblings = [(s.name, f"{s.name}.html") for s in self.sources]
+        page = render(notebook, html, siblings=siblings, index="../../index.html", folder=source.path.parent)
+        done = NotebookRun(
+            name=source.name,
+            title=page.title,
+            error=executed.error,
+            seconds=executed.seconds,
+            ipynb=ipynb,
+            html=html,
+            parameters=values,
+            findings=tuple(record.findings),
+            warnings=page.problems,
         )
-        return page, record
+        return done, record
 
     def _annotated(self, executed: Executed, record: _Record, values: dict[str, Any]) -> nbformat.NotebookNode:
         """The notebook with what its page needs in its metadata."""
