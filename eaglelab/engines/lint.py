@@ -1,0 +1,322 @@
+"""Keys of a drafter's config that an engine ignores or reads with another meaning, as findings.
+
+Each check is a small function from a `_Subject` to findings; `lint` runs them all. Ids are `config.<what>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from eaglelab.drafter.config import FAMILIES, IDS_KEY, DrafterConfig, first_architecture
+from eaglelab.engines.config_ids import config_ids, ignored_ids
+from eaglelab.engines.conventions import Convention, Engine, check_ids, convention_for, parse_engine
+from eaglelab.engines.flags import Support, drafter_names, flag_support, loads_drafter
+from eaglelab.engines.launch import Launch
+from eaglelab.engines.target_config import TargetShape, target_shape
+from eaglelab.engines.training import Framework, framework_of, training_findings
+from eaglelab.findings import Finding, Status, by_severity
+from eaglelab.wiring import Boundary, Wiring
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """What is linted: the drafter's config, raw and parsed, against one engine."""
+
+    config: Mapping[str, Any]
+    drafter: DrafterConfig
+    engine: Engine
+    convention: Convention
+    target: TargetShape | None
+    framework: Framework
+    launch: Launch | None
+
+    @property
+    def title(self) -> str:
+        return self.engine.title
+
+    def support(self, flag: str) -> Support | None:
+        return flag_support(self.engine, flag, self.drafter.layer_type)
+
+
+def lint(
+    draft_config: Mapping[str, Any],
+    engine: Engine | str,
+    target_config: Mapping[str, Any] | None = None,
+    training_framework: str | None = None,
+    training_version: str | None = None,
+    *,
+    launch: Launch | None = None,
+    last_state: Boundary = None,
+) -> list[Finding]:
+    """Findings on a drafter's config under an engine version, those that need a decision first; one `pass` when nothing is wrong.
+
+    `training_framework` is a name of the convention table (`speculators`, `specforge`, …). `last_state` is what the dump's last slot was
+    identified as (N or `final`), where it was. Raises DrafterConfigError for a config that is no EAGLE-3 drafter's and ConventionError
+    for an unknown engine or framework.
+    """
+    engine = parse_engine(engine) if isinstance(engine, str) else engine
+    shape = None if target_config is None else target_shape(target_config)
+    framework = framework_of(draft_config, training_framework, training_version)
+    subject = _Subject(
+        config=draft_config,
+        drafter=DrafterConfig.from_dict(draft_config, framework.name if framework.told and framework.name in FAMILIES else None),
+        engine=engine,
+        convention=convention_for(engine, None if shape is None else shape.architecture),
+        target=shape,
+        framework=framework,
+        launch=launch,
+    )
+    findings = [finding for check in CHECKS for finding in check(subject)] if engine.is_engine else []
+    findings += training_findings(draft_config, engine, shape, framework, last_state)
+    open_questions = [f for f in findings if f.status in (Status.FAIL, Status.CANNOT_TELL)]
+    return by_severity(findings if open_questions else [*findings, _nothing_found(subject)])
+
+
+def _nothing_found(s: _Subject) -> Finding:
+    names = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "attention_bias")
+    return Finding(
+        id="config.flags",
+        title=f"{s.title} reads every flag of the drafter's config that changes what it computes",
+        status=Status.PASS,
+        claim=", ".join(f"{name} = {str(getattr(s.drafter, name)).lower()}" for name in names),
+        evidence="Each key was looked up in the table of what this engine honours.",
+    )
+
+
+def _algorithm(s: _Subject) -> Iterator[Finding]:
+    algorithm = s.launch.algorithm if s.launch is not None else None
+    if s.engine.name != "sglang" or algorithm is None or algorithm.upper() not in ("EAGLE", "NEXTN"):
+        return
+    yield Finding(
+        id="config.algorithm",
+        title=f"The launch line says {algorithm}, the drafter is an EAGLE-3 drafter: no slots are captured and fc is skipped",
+        status=Status.FAIL,
+        claim=f"--speculative-algorithm {algorithm}",
+        evidence="SGLang captures layers only for EAGLE3; with EAGLE the drafter is handed one state of its own width, so that fc is passed "
+        "over without an error. The accept length is then about 1.00.",
+        next="Start the server with --speculative-algorithm EAGLE3.",
+    )
+
+
+def _architecture(s: _Subject) -> Iterator[Finding]:
+    name = first_architecture(s.config)
+    loads = False if name is None else loads_drafter(s.engine, name)
+    if loads or (s.engine.name == "vllm" and "speculators_model_type" in s.config):
+        return
+    yield Finding(
+        id="config.architecture",
+        title=f"{s.title} has no EAGLE-3 drafter class named {name}" if name else "The drafter's config names no architecture",
+        status=Status.CANNOT_TELL if loads is None else Status.FAIL,
+        claim=f"architectures = {s.config.get('architectures')!r}",
+        evidence=f"Names loaded as EAGLE-3 drafters by the versions that were read: {', '.join(drafter_names(s.engine))}.",
+        next=_architecture_advice(s),
+    )
+
+
+def _architecture_advice(s: _Subject) -> str:
+    if s.engine.name == "sglang" and s.drafter.family == "speculators":
+        return (
+            "Serve it with vLLM, which reads the speculators layout. Or convert it: a flat config with LlamaForCausalLMEagle3 and ids "
+            "under eagle_config, possible only where norm_before_residual is false and the draft layer is of the Llama type."
+        )
+    if s.drafter.layer_type == "llama":
+        return "For a Llama-type draft layer write LlamaForCausalLMEagle3 into architectures, and check the names of the tensors."
+    return "Serve it with an engine that has the class."
+
+
+def _norm_before_residual(s: _Subject) -> Iterator[Finding]:
+    support = s.support("norm_before_residual")
+    stated = s.config.get("norm_before_residual")
+    if stated and support is not None and support.answer == "ignored":
+        yield Finding(
+            id="config.norm_before_residual",
+            title=f"{s.title} ignores norm_before_residual: the draft layer adds another residual than in training",
+            status=Status.FAIL,
+            claim="norm_before_residual = true: trained with the normed state as the residual",
+            evidence=f"The residual is always the state before the norm ({support.read}).",
+            next="Replay with norm_before_residual on and off to see what it costs; then serve with vLLM, or train again with it off.",
+        )
+    if stated is None and s.drafter.family == "speculators":
+        reads = "true" if s.engine.name == "vllm" else "false"
+        yield Finding(
+            id="config.norm_before_residual",
+            title=f"norm_before_residual is not in the config: {s.title} takes it as {reads}, speculators' own class as false",
+            status=Status.CANNOT_TELL,
+            claim="Nothing is said about norm_before_residual.",
+            evidence="speculators up to 0.3 always trained with true, its command line does so by default; vLLM takes a missing key as true.",
+            next="Replay both ways and write the one that fits into the config.",
+        )
+
+
+def _norm_output(s: _Subject) -> Iterator[Finding]:
+    """SpecForge's norm_output is about lm_head, everybody else's about the recurrence."""
+    stated, support = s.config.get("norm_output"), s.support("norm_output")
+    ignored = support is not None and support.answer == "ignored"
+    if stated is None or (s.framework.name == "specforge" and stated and ignored):
+        return  # an engine that does not know the flag does what SpecForge trained: norm before lm_head, recurrence before the norm
+    if s.framework.name != "specforge":
+        if stated and support is not None and support.answer != "honoured":
+            yield _unread(
+                s, "norm_output", support, "the next draft step starts from the state before the final norm, not from the normed one"
+            )
+        return
+    effect = (
+        f"{s.title} takes it as 'the next draft step starts from the normed state'; SpecForge always goes on from the one before the norm."
+        if stated
+        else f"{s.title} always norms before lm_head; SpecForge trained without."
+    )
+    remedy = (
+        "If 'before' fits, remove norm_output from the config that is served."
+        if stated
+        else "No engine serves this: train again with the norm."
+    )
+    yield Finding(
+        id="config.norm_output",
+        title=f"norm_output = {str(bool(stated)).lower()} means one thing to SpecForge and another to {s.title}",
+        status=Status.FAIL if s.framework.told else Status.CANNOT_TELL,
+        claim=f"{s.framework.title}: {'norm' if stated else 'no norm'} before lm_head",
+        evidence=effect,
+        next=f"Replay with the recurrence before and after the norm. {remedy}",
+    )
+
+
+def _pre_fc_norms(s: _Subject) -> Iterator[Finding]:
+    effects = {
+        "fc_norm": (s.drafter.fc_norm, "the slots go into fc without the norm that each had in training"),
+        "norm_before_fc": (s.drafter.norm_before_fc, "the slots go into fc without the norm over all of them"),
+    }
+    for flag, (given, effect) in effects.items():
+        support = s.support(flag)
+        if given and support is not None and support.answer != "honoured":
+            yield _unread(s, flag, support, effect)
+
+
+def _attention(s: _Subject) -> Iterator[Finding]:
+    bias = s.support("attention_bias")
+    if s.drafter.attention_bias and bias is not None and bias.answer != "honoured":
+        yield _unread(s, "attention_bias", bias, "the biases of q, k and v are dropped without a word")
+    if s.drafter.layer_type == "qwen3" and s.engine.name == "sglang":
+        yield Finding(
+            id="config.qk_norm",
+            title=f"{s.title} has no q and k norms in its draft layer and drops their weights without a word",
+            status=Status.FAIL,
+            claim="A draft layer of the Qwen3 type: q_norm and k_norm in its attention",
+            evidence="Weights with names that SGLang's class does not have are skipped (SGLang 0.5.23, llama_eagle3.py:370-378).",
+            next="Serve it with vLLM, or train a draft layer of the Llama type.",
+        )
+
+
+def _layers(s: _Subject) -> Iterator[Finding]:
+    support = s.support("num_hidden_layers")
+    if s.drafter.num_layers > 1 and support is not None and support.answer != "honoured":
+        yield _unread(s, "num_hidden_layers", support, "a drafter of more than one layer is refused at start-up")
+    if s.drafter.num_layers > 1 and s.engine.name == "sglang" and support is not None and support.answer == "honoured":
+        yield Finding(
+            id="config.later_layers",
+            title=f"{s.title} norms the input of draft layers after the first with hidden_norm, not with input_layernorm",
+            status=Status.CANNOT_TELL,
+            claim=f"num_hidden_layers = {s.drafter.num_layers}",
+            evidence="SGLang 0.5.23, llama_eagle3.py:103-105; vLLM 0.32.0 and speculators use input_layernorm there.",
+            next="Look into the checkpoint: if layers.1.hidden_norm is absent, serve it with vLLM.",
+        )
+
+
+def _keys_that_stop_sglang(s: _Subject) -> Iterator[Finding]:
+    if s.engine.name != "sglang" or s.drafter.layer_type != "llama" or s.drafter.family == "speculators":
+        return
+    if "target_hidden_size" in s.config and s.config["target_hidden_size"] is None:
+        yield Finding(
+            id="config.target_hidden_size",
+            title=f"target_hidden_size is null: {s.title} computes with it whenever the key is there",
+            status=Status.FAIL,
+            claim="target_hidden_size = null",
+            evidence="SGLang 0.5.23, llama_eagle3.py:156-163.",
+            next="Remove the key, or write the target's hidden size.",
+        )
+    if "draft_vocab_size" not in s.config and not s.drafter.tie_word_embeddings:
+        yield Finding(
+            id="config.draft_vocab_size",
+            title=f"draft_vocab_size is missing: {s.title} reads it without a default and stops",
+            status=Status.FAIL,
+            claim="No draft_vocab_size in the drafter's config.",
+            evidence="SGLang 0.5.23, llama_eagle3.py:306; null is allowed and means the whole vocabulary.",
+            next="Write draft_vocab_size: the rows of lm_head, or null for the whole vocabulary.",
+        )
+
+
+def _ids_elsewhere(s: _Subject) -> Iterator[Finding]:
+    """Ids that stand where this engine does not look, unless it feeds the same boundaries by its default."""
+    for key, value in ignored_ids(s.config, s.convention).items():
+        meaning = convention_for("speculators" if key == IDS_KEY else "specforge")
+        meant = served = None
+        if s.target is not None:
+            meant = meaning.feed(check_ids(value, key), s.target.num_layers).boundaries
+            served = s.convention.feed(config_ids(s.config, s.convention).ids, s.target.num_layers).boundaries
+        same = meant is not None and meant == served
+        yield Finding(
+            id="config.ids_ignored",
+            title=f"{s.title} does not read the layer ids under {key}" + (", but feeds the same boundaries without them" if same else ""),
+            status=Status.PASS if same else Status.CANNOT_TELL if meant is None else Status.FAIL,
+            claim=f"{key} = {value}" + ("" if meant is None else f": boundaries {Wiring(meant)} in the numbering usual for this key"),
+            evidence=f"It looks at {' and '.join(s.convention.keys)}" + ("." if served is None else f" and feeds {Wiring(served)}."),
+            numbers={} if meant is None else {"meant": list(meant), "served": list(served)},
+            next=""
+            if same
+            else "Write the ids where the engine looks: `eaglelab wiring CONFIG --target … --engine … --boundaries … --write`.",
+        )
+
+
+def _ids_by_runner(s: _Subject) -> Iterator[Finding]:
+    """vLLM's two model runners do not read the same keys."""
+    key_note = s.convention.family.get("key_note")
+    found = config_ids(s.config, s.convention)
+    if not key_note or found.key != key_note["key"]:
+        return
+    numbers: dict[str, Any] = {}
+    if s.target is not None:
+        read = s.convention.feed(found.ids, s.target.num_layers).boundaries
+        default = s.convention.feed(None, s.target.num_layers).boundaries
+        if read == default:
+            return
+        numbers = {"older_runner": list(read), "newer_runner": list(default)}
+    yield Finding(
+        id="config.ids_runner",
+        title=f"Whether {s.title} reads these layer ids depends on its model runner",
+        status=Status.CANNOT_TELL,
+        claim=f"{found.key} = {found.ids}",
+        evidence=key_note["text"],
+        numbers=numbers,
+        next=f"Write the ids to {s.convention.family['write_key']} at the top level, which both read; the server's log says "
+        "'Using Eagle3 auxiliary layers from config' or 'from model'.",
+    )
+
+
+def _unread(s: _Subject, flag: str, support: Support, effect: str) -> Finding:
+    later = f"; {s.convention.family['title']} honours it from {support.since} on" if support.since else ""
+    unknown = support.answer == "unknown"
+    return Finding(
+        id=f"config.{flag}",
+        title=f"It is not known whether {s.title} reads {flag}" if unknown else f"{s.title} ignores {flag}: {effect}",
+        status=Status.CANNOT_TELL if unknown else Status.FAIL,
+        claim=f"{flag} = {s.config.get(flag, getattr(s.drafter, flag, None))!r} in the drafter's config",
+        evidence=f"{support.read}{later}.",
+        next=f"Serve with {s.convention.family['title']} {support.since} or newer."
+        if support.since
+        else "Serve with an engine that honours it.",
+    )
+
+
+CHECKS = (
+    _algorithm,
+    _architecture,
+    _norm_before_residual,
+    _norm_output,
+    _pre_fc_norms,
+    _attention,
+    _layers,
+    _keys_that_stop_sglang,
+    _ids_elsewhere,
+    _ids_by_runner,
+)
