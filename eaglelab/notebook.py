@@ -66,7 +66,7 @@ def show(figure: Any, *, alt: str, caption: str | None = None, data: Any = None,
     png = buffer.getvalue()
     _close(figure)
     width = round(int.from_bytes(png[16:20], "big") * 96 / dpi)  # PNG header: pixels → CSS pixels at the figure's own size
-    numbers = "" if data is None else _table_html(data, caption=caption or alt)
+    numbers = "" if data is None else _table_html(data, label=caption or alt)
     encoded = base64.b64encode(png).decode("ascii")
     _display(parts.figure(encoded, alt=alt, caption=caption, width=width, data=numbers), f"[figure: {alt}]")
 

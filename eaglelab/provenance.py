@@ -81,7 +81,7 @@ def facts(data: Mapping[str, Any]) -> list[tuple[str, Any]]:
     git = data.get("git")
     state = "not a git checkout" if not git else f"{git.get('sha')}{' with uncommitted changes' if git.get('dirty') else ''}"
     rows = [("date", data.get("date")), ("git", state), ("device", data.get("device")), ("platform", data.get("platform"))]
-    rows += [(f"version of {k}", v) for k, v in (data.get("versions") or {}).items()]
+    rows.append(("versions", ", ".join(f"{k} {v}" for k, v in (data.get("versions") or {}).items())))
     return rows + [(f"parameter {k}", v) for k, v in (data.get("parameters") or {}).items()]
 
 

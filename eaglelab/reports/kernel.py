@@ -64,13 +64,13 @@ def kill_all() -> None:
 class _Client(PapermillNotebookClient):
     """papermill's client with its own kernel and a deadline for the whole notebook."""
 
-    def __init__(self, nb_man: Any, folder: Path, transport: str, deadline: float, **options: Any) -> None:
+    def __init__(self, nb_man: Any, folder: Path, transport: str, seconds: float, **options: Any) -> None:
         super().__init__(nb_man, timeout_func=self._left, shutdown_kernel="immediate", **options)
-        self.folder, self.transport, self.deadline = folder, transport, deadline
-        self.started = False
+        self.folder, self.transport, self.seconds = folder, transport, seconds
+        self.deadline: float | None = None  # set when the first cell starts
 
     def _left(self, _cell: Any) -> int:
-        return max(1, round(self.deadline - time.monotonic()))
+        return max(1, round((self.deadline or 0.0) - time.monotonic()))
 
     def create_kernel_manager(self) -> _Manager:
         # Unix sockets in this run's own folder: no port races, no "TCP without encryption" notice. The default IPC path collides.
@@ -81,7 +81,7 @@ class _Client(PapermillNotebookClient):
         return self.km
 
     def papermill_execute_cells(self) -> None:
-        self.started = True
+        self.deadline = time.monotonic() + self.seconds
         super().papermill_execute_cells()
 
 
@@ -90,16 +90,16 @@ class ReportEngine(NBClientEngine):
 
     @classmethod
     def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, **options: Any) -> None:
-        folder, transport, deadline, env = (options[k] for k in ("folder", "transport", "deadline", "env"))
-        client = _Client(nb_man, folder, transport, deadline, kernel_name=kernel_name, startup_timeout=START_TIMEOUT)
+        folder, transport, timeout, env = (options[k] for k in ("folder", "transport", "timeout", "env"))
+        client = _Client(nb_man, folder, transport, timeout, kernel_name=kernel_name, startup_timeout=START_TIMEOUT)
         log = folder / "kernel.log"
         try:
             with log.open("ab") as sink:
                 client.execute(env=env, stdout=sink, stderr=sink)
         except (CellTimeoutError, DeadKernelError) as error:
-            _mark(nb_man, error, options["timeout"])
+            _mark(nb_man, error, timeout)
         except Exception as error:
-            if client.started:
+            if client.deadline is not None:
                 raise
             tail = log.read_text(encoding="utf-8", errors="replace")[-2000:].strip()
             raise KernelStartError(f"the kernel did not start: {error}\n{tail}".strip()) from error
@@ -142,7 +142,7 @@ class Executed:
 def execute(path: Path, parameters: Mapping[str, Any], *, timeout: float, threads: int) -> Executed:
     """Run the notebook at `path`; what goes wrong in it comes back in `Executed.error`, never as an exception.
 
-    `timeout` in seconds bounds the whole notebook, `threads` the threads that torch and BLAS take.
+    `timeout` in seconds bounds all cells of the notebook together, `threads` the threads that torch and BLAS take.
     """
     start = time.monotonic()
     transports = ("tcp", "tcp") if sys.platform == "win32" else ("ipc", "tcp")
@@ -178,7 +178,6 @@ def _attempt(
             progress_bar=False,
             folder=folder,
             transport=transport,
-            deadline=time.monotonic() + timeout,
             timeout=timeout,
             env=_environment(folder, threads),
         )

@@ -33,14 +33,10 @@ def _visible(code: int) -> str | None:
     """The stand-in for a character that would hide, reorder or break text; None when it may stay."""
     if code in (0x09, 0x0A):
         return None
-    if code < 0x20:
-        return chr(0x2400 + code)  # the control pictures: U+0007 shows as ␇
-    if code == 0x7F:
-        return "␡"
-    if 0x80 <= code < 0xA0 or 0xD800 <= code < 0xE000:
-        return "\ufffd"  # C1 controls; lone surrogates cannot be written as UTF-8
-    if code in _BIDI:
-        return f"⟨U+{code:04X}⟩"
+    if code < 0x20 or 0x7F <= code < 0xA0:
+        return f"\\x{code:02x}"
+    if code in _BIDI or 0xD800 <= code < 0xE000:  # lone surrogates cannot be written as UTF-8
+        return f"\\u{code:04x}"
     return None
 
 
@@ -98,6 +94,7 @@ def table(
     rows: Iterable[Sequence[Any]],
     *,
     caption: str | None = None,
+    label: str | None = None,
     units: Mapping[Any, str] | None = None,
     formats: Mapping[Any, str] | None = None,
     row_headers: int = 0,
@@ -105,7 +102,8 @@ def table(
 ) -> str:
     """An escaped HTML table that scrolls inside its own box. The first `row_headers` columns name their row.
 
-    `units` and `formats` (format specs such as ".3f") are looked up by column; `total` is the number of rows before a cut.
+    `label` names a table without a caption to screen readers; `units` and `formats` (format specs such as ".3f") are looked up by
+    column; `total` is the number of rows before a cut.
     """
     units, formats, rows = units or {}, formats or {}, [list(r) for r in rows]
     numeric = [any(is_number(r[i]) for r in rows) and all(is_number(r[i]) or r[i] is None for r in rows) for i in range(len(columns))]
@@ -116,9 +114,9 @@ def table(
     )
     title = f"<caption>{text(caption)}</caption>" if caption else ""
     cut = f'<p class="el-cut">{len(rows)} of {total} rows shown.</p>' if total is not None and total > len(rows) else ""
-    label = text(caption or "Table")
+    name = text(label or caption or "Table")
     return (
-        f'<div class="el-scroll" tabindex="0" role="region" aria-label="{label}"><table class="el-table">{title}'
+        f'<div class="el-scroll" tabindex="0" role="region" aria-label="{name}"><table class="el-table">{title}'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{cut}"
     )
 
@@ -136,9 +134,9 @@ def _cell(value: Any, header: bool, numeric: bool, spec: str | None) -> str:
     return f"<td{' class=el-num' if numeric else ''}>{shown}</td>"
 
 
-def pairs(items: Iterable[tuple[Any, Any]], caption: str) -> str:
+def pairs(items: Iterable[tuple[Any, Any]], label: str) -> str:
     """A two-column table of names and values."""
-    return table(["name", "value"], items, caption=caption, row_headers=1)
+    return table(["name", "value"], items, label=label, row_headers=1)
 
 
 def folded(summary: str, inner: str, kind: str = "el-fold", open_: bool = False) -> str:
@@ -188,7 +186,8 @@ def figure(png_base64: str, *, alt: str, caption: str | None, width: int | None,
     size = f' width="{width}"' if width else ""
     below = f"<figcaption>{text(caption)}</figcaption>" if caption else ""
     numbers = folded("Data of this figure", data) if data else ""
-    return f'<figure class="el-figure"><img src="data:image/png;base64,{png_base64}" alt="{text(alt)}"{size}>{below}{numbers}</figure>'
+    image = f'<img src="data:image/png;base64,{png_base64}" alt="{text(alt)}"{size}>'
+    return f'<figure class="el-figure"><div class="el-scroll" tabindex="0">{image}</div>{below}{numbers}</figure>'
 
 
 def note(what: str, how: str = "", kind: str = "not given") -> str:

@@ -33,9 +33,10 @@ from eaglelab.reports import markdown, parts
 LONG = 40
 """Lines of printed text from which it is folded."""
 
-WIDGET = "application/vnd.jupyter.widget-view+json"
+LIVE = {"application/vnd.jupyter.widget-view+json", "application/javascript"}
 FAILED_CELL = "the-cell-that-failed"
 PRIORITY = ["text/html", "text/markdown", "image/svg+xml", "text/latex", "image/png", "image/jpeg", "text/plain"]
+SHOWN = set(PRIORITY) - {"text/plain"}
 
 
 class RenderError(ValueError):
@@ -111,6 +112,8 @@ class Page:
         self.outline = markdown.Outline(ids={"content", "findings", "provenance", FAILED_CELL})
         self.findings = read_findings(self.notes.get("findings", []))
         self.error = self.notes.get("error")
+        for cell in self.notebook.cells:
+            self._drop_live(cell)
         self.failed_cell = FAILED_CELL if self._failed_index() is not None else ""
         self.title, self.title_html, self.lede = self._take_title()
 
@@ -134,13 +137,16 @@ class Page:
         if not origin:
             return ""
         inputs = origin.get("inputs") or []
-        names = ("name", "path", "files", "bytes", "sha256", "names_sha256", "note")
-        rows = [[i.get(n) for n in names] for i in inputs]
         body = parts.pairs(facts(origin), "Versions, device, parameters")
-        if rows:
-            body += parts.table(
-                ["input", "path", "files", "bytes", "sha256", "sha256 of names", "note"], rows, caption="Inputs", row_headers=1
-            )
+        if inputs:
+            short = [
+                {**i, "sha256": str(i.get("sha256") or "not read")[:12], "names_sha256": str(i.get("names_sha256") or "")[:12]}
+                for i in inputs
+            ]
+            keys = ("name", "path", "files", "bytes", "sha256", "names_sha256", "note")
+            heads = ("input", "path", "files", "bytes", "sha256", "sha256 of the names", "note")
+            body += parts.table(heads, [[i.get(k) for k in keys] for i in short], caption="Inputs", row_headers=1)
+            body += '<p class="el-cut">Whole hashes are in findings.json.</p>'
         return parts.folded("Versions, device, parameters, inputs and their hashes", body)
 
     def html(self) -> str:
@@ -188,6 +194,19 @@ class Page:
         plain = self.name.replace("_", " ")
         return plain, parts.text(plain), ""
 
+    def _drop_live(self, cell: NotebookNode) -> None:
+        """Take out what only lives in a browser with a kernel or a script; say so where nothing static stands beside it."""
+        outputs = cell.get("outputs", [])
+        static = [o for o in outputs if "data" not in o or not LIVE & set(o.data) or set(o.data) & SHOWN]
+        if len(static) < len(outputs):
+            cell.outputs = static
+            if not any(set(o.get("data", {})) & SHOWN for o in static):
+                self.problems.append("a widget has no static twin: its cell shows nothing in a report")
+                markup = parts.note(
+                    "this part is interactive and has no static twin: open the notebook in JupyterLab to see it", kind="not shown"
+                )
+                cell.outputs.append(nbformat.v4.new_output("display_data", {"text/html": markup}))
+
     def _skipped(self, cell: NotebookNode) -> bool:
         if cell.cell_type == "raw" or not cell.source.strip():
             return not cell.get("outputs")
@@ -221,7 +240,7 @@ class Page:
             self.problems.append("a figure has no description (alt text): show it with eaglelab.notebook.show(…, alt=…)")
             warning = '<p class="el-noalt">This figure has no description for readers who cannot see it.</p>'
         image = f'<img src="data:{kind};base64,{"".join(data.split())}" alt="{parts.text(alt or "figure without a description")}"{size}>'
-        return f'<figure class="el-figure">{image}{warning}</figure>'
+        return f'<figure class="el-figure"><div class="el-scroll" tabindex="0">{image}</div>{warning}</figure>'
 
     # the page's frame
 

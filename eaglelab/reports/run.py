@@ -218,10 +218,11 @@ class _Run:
         return [done[s.name] for s in self.sources]
 
     def _one(self, source: Source) -> tuple[NotebookRun, _Record]:
-        values = dict(self.fitted[source.name])
+        passed = dict(self.fitted[source.name])
         if "case" in source.parameters:
-            values = {"case": _relative(self.case_file), **values}
-        executed = execute(source.path, values, timeout=self.timeout, threads=self.threads)
+            passed = {"case": _relative(self.case_file), **passed}
+        values = {name: p.value for name, p in source.parameters.items()} | passed
+        executed = execute(source.path, passed, timeout=self.timeout, threads=self.threads)
         record = read_record(executed.record)
         notebook = self._annotated(executed, record, values)
         ipynb, html = (self.directory / f"{source.name}.{kind}" for kind in ("ipynb", "html"))

@@ -35,6 +35,14 @@ class Parameter:
     """The default's source text."""
     help: str = ""
 
+    @property
+    def value(self) -> Any:
+        """The default as a value, its source text where it is an expression."""
+        try:
+            return ast.literal_eval(self.default)
+        except ValueError:
+            return self.default
+
 
 @dataclass(frozen=True)
 class Source:
