@@ -47,7 +47,7 @@ def identify(samples: Iterable[Any], source: Any, *, rows: int = 256, seed: int 
     if isinstance(source, Sketch):
         compared = against_sketch(samples, source, names, rows)
     else:
-        compared = against_forward(samples, source.visit, names, rows, seed)
+        compared = against_forward(samples, source.visit, names, rows, seed, getattr(source, "vocab_size", None))
     judged = _judge_all(samples, names, compared, rule.loosened(compared.dim))
     num_layers = getattr(source, "num_layers", None)
     verdicts = [over_samples(s, [line[s] for line in judged], rule, num_layers) for s in range(len(names))]
@@ -167,7 +167,7 @@ def _slot_table(
             }
         )
     table = pd.DataFrame(lines)
-    return table.astype({name: object for name in ("best", "runner_up", "decision")})
+    return table.astype(dict.fromkeys(("best", "runner_up", "decision"), object))
 
 
 def _row_anomalies(s: int, rows: list[Rows]) -> list[Anomaly]:

@@ -127,9 +127,9 @@ def _other_basis(out: Judgement, stats: SampleStats, rows: Rows, s: int, boundar
         "sorted_values_error": same, "sorted_values_other_tokens": other,
     }  # fmt: skip
     out.reason = (
-        f"boundary {out.found if out.found is not None else '?'} in another basis ({out.kind}): equal norms (off by {norm_distance:.2g}) and token Gram "
-        f"matrices (off by {distance:.2g}, next boundary {following:.2g}), but cosine {cosine:.2g}; sorted values off by {same:.2g}, "
-        f"other tokens' by {other:.2g}"
+        f"boundary {out.found if out.found is not None else '?'} in another basis ({out.kind}): equal norms (off by {norm_distance:.2g}) "
+        f"and token Gram matrices (off by {distance:.2g}, next boundary {following:.2g}), but cosine {cosine:.2g}; "
+        f"sorted values off by {same:.2g}, other tokens' by {other:.2g}"
     )
     return True
 
@@ -145,7 +145,7 @@ def _scaled(out: Judgement, stats: SampleStats, rows: Rows, s: int, boundaries: 
         return False
     factor, spread = _centre(stats.ratio[b][s])
     length, length_spread = _centre(rows.norms[s])
-    if spread <= NORM_DISTANCE:
+    if spread <= NORM_DISTANCE < abs(factor - 1):
         out.kind, text = "scaled", f"boundary {boundaries[b]} times {factor:.4g}"
     elif length_spread <= NORM_DISTANCE:
         out.kind, text = "normed", f"boundary {boundaries[b]} with every token brought to length {length:.4g}"

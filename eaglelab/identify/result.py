@@ -149,8 +149,8 @@ def _fit(tested: list[Judgement], top: Boundary) -> str:
         return f"relative error {error:.3g}, no other boundary looked at"
     runner = Counter(j.runner_up for j in with_runner).most_common(1)[0][0]
     runner_error = float(np.median([j.runner_up_error for j in with_runner]))
-    least = min(j.margin for j in with_runner)
-    return f"relative error {error:.3g}; next is {runner} at {runner_error:.3g}, {margin_of(error, runner_error):.3g} times further (at least {least:.3g})"
+    times, least = margin_of(error, runner_error), min(j.margin for j in with_runner)
+    return f"relative error {error:.3g}; next is {runner} at {runner_error:.3g}, {times:.3g} times further (at least {least:.3g})"
 
 
 def _gather(s: int, kind: str, judged: list[Judgement]) -> Anomaly:

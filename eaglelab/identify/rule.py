@@ -22,12 +22,13 @@ class Rule:
     Two ways to pass. *Clear*: relative error at most `clear_error` and the runner-up `clear_margin` times further. Measured noise of
     another bf16 engine is 0.005 to 0.01, of fp8 about 0.03; neighbours in a 61-layer target differ by 0.05 to 0.10. *Consistent*: a
     quantised target can be off by more than its neighbours differ, but its noise does not point at them, so the error may be up to
-    `error` and the margin down to `margin` when the best boundary is nearer than the runner-up in `wins` of the tokens. The slot must not lie on
-    the way to a neighbour (`between`: the share of the step at which it would be half captured, e.g. after attention alone).
+    `error` and the margin down to `margin` when the best boundary is nearer than the runner-up in `wins` of the tokens. And the slot
+    must not lie on the way to a neighbour (from the share `between` of the step on): that is a state inside the layer, such as after
+    attention alone.
 
     When the forward stopped early, the last boundary looked at could be best because the true one comes later: there the slot must
-    be as near as rounding (`edge_error`) and the runner-up `edge_margin` times further. With the embedding alone it must be the row itself
-    (`embedding_error`: bf16 rounding is 0.002).
+    be as near as rounding (`edge_error`) and the runner-up `edge_margin` times further. With the embedding alone it must be the row
+    itself (`embedding_error`: bf16 rounding is 0.002).
 
     In some layers a few channels are the same for all tokens and make any row look near. So the error must also be at most
     `tokens` of the error to the same boundary's rows of other tokens. `agree`: share of samples that must say the same.
@@ -136,7 +137,10 @@ def _decide(
     fit = f"relative error {out.error:.3g}; next is {out.runner_up} at {out.runner_up_error:.3g}, {out.margin:.3g} times further"
     if out.error > rule.error:
         out.kind = "no match"
-        out.reason = f"no boundary fits: the nearest is {out.best} at relative error {out.error:.3g}, cosine {out.cosine:.3g} (at most {rule.error:.2g})"
+        out.reason = (
+            f"no boundary fits: the nearest is {out.best} at relative error {out.error:.3g} (at most {rule.error:.2g}), "
+            f"cosine {out.cosine:.3g}, norm ratio {out.ratio:.3g}"
+        )
     elif out.error > rule.tokens * (other := float(stats.other[best][s])):
         out.kind = "other tokens"
         out.reason = f"boundary {out.best} at other tokens is about as near (relative error {other:.3g}) as at the slot's own ({fit})"

@@ -34,12 +34,14 @@ class Compared:
     notes: list[str] = field(default_factory=list)
 
 
-def against_forward(samples: Sequence[Any], visit_all: Any, names: tuple[str, ...], rows: int, seed: int) -> Compared:
+def against_forward(
+    samples: Sequence[Any], visit_all: Any, names: tuple[str, ...], rows: int, seed: int, vocab_size: int | None = None
+) -> Compared:
     """Compare with boundaries that `visit_all(token_ids, visit)` hands over one after another, in full width."""
     starts = [leading_padding(sample) for sample in samples]
     positions = [_positions(sample, start, rows, seed + i) for i, (sample, start) in enumerate(zip(samples, starts, strict=True))]
-    used = [i for i, p in enumerate(positions) if len(p) >= MIN_ROWS]
-    untested = {i: _too_short(samples[i], len(p)) for i, p in enumerate(positions) if len(p) < MIN_ROWS}
+    untested = {i: why for i, p in enumerate(positions) if (why := _unusable(samples[i], len(p), vocab_size))}
+    used = [i for i in range(len(samples)) if i not in untested]
     token_ids = [samples[i].token_ids[starts[i] :] for i in used]
     out = Compared(None, used, [samples[i].key for i in used], False, None, 0, untested)
     if not used:
@@ -63,7 +65,8 @@ def against_forward(samples: Sequence[Any], visit_all: Any, names: tuple[str, ..
     out.complete = out.comparison is not None and FINAL in out.comparison.boundaries
     compared = sum(len(positions[i]) for i in used)
     out.notes.append(
-        f"compared {compared:,} of {sum(map(len, token_ids)):,} rows (at most {rows:,} a sample, seed {seed}; first tokens and padding left out)"
+        f"compared {compared:,} of {sum(map(len, token_ids)):,} rows of {len(used)} of {len(samples)} samples "
+        f"(at most {rows:,} a sample, seed {seed}; first tokens and padding left out)"
     )
     return out
 
@@ -73,8 +76,14 @@ def _positions(sample: Any, start: int, rows: int, seed: int) -> Tensor:
     return choose_positions(sample.token_ids[start:], longest - start, rows, seed)
 
 
-def _too_short(sample: Any, rows: int) -> str:
-    return f"{len(sample.token_ids)} tokens, {rows} rows after the first token and padding; {MIN_ROWS} needed"
+def _unusable(sample: Any, rows: int, vocab_size: int | None) -> str | None:
+    if rows < MIN_ROWS:
+        return f"{len(sample.token_ids)} tokens, {rows} rows after the first token and padding; {MIN_ROWS} needed"
+    highest, lowest = int(sample.token_ids.max()), int(sample.token_ids.min())
+    if lowest < 0 or (vocab_size is not None and highest >= vocab_size):
+        bad = lowest if lowest < 0 else highest
+        return f"token id {bad} is outside the target's 0..{vocab_size - 1 if vocab_size else 'V-1'}: another tokenizer or a damaged file"
+    return None
 
 
 def _read(sample: Any, names: tuple[str, ...], positions: Tensor, start: int, width: int, signs: Tensor) -> Rows:
@@ -116,10 +125,10 @@ def against_sketch(samples: Sequence[Any], sketch: Sketch, names: tuple[str, ...
         for b, boundary in enumerate(sketch.boundaries):
             at_rows = [_sketched(sketch, b, j, r, signs) for j, r in zip(own, read, strict=True)]
             out.comparison.add(boundary, at_rows, [BoundaryText(t.states[b], t.norms[b]) for t in sketch.texts])
-    shared = sum(len(r.positions) for r, j in zip(read, own, strict=True) if j is not None)
+    shared = [len(r.positions) for r, j in zip(read, own, strict=True) if j is not None]
     out.notes.append(
-        f"compared {shared:,} rows of {len(samples) - len(out.embedding_only) - len(out.untested)} of {len(samples)} samples that share a prefix with "
-        f"the sketch's {len(texts)} texts; errors are estimated through {sketch.dim} projections, to about {1 / (2 * sketch.dim) ** 0.5:.0%} of themselves"
+        f"compared {sum(shared):,} rows of {len(shared)} of {len(samples)} samples that share a prefix with the sketch's "
+        f"{len(texts)} texts; errors are estimated through {sketch.dim} projections, to about {(2 * sketch.dim) ** -0.5:.0%} of themselves"
     )
     return out
 
