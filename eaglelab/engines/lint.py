@@ -94,7 +94,7 @@ def _algorithm(s: _Subject) -> Iterator[Finding]:
         title=f"The launch line says {algorithm}, the drafter is an EAGLE-3 drafter: no slots are captured and fc is skipped",
         status=Status.FAIL,
         claim=f"--speculative-algorithm {algorithm}",
-        evidence="SGLang captures layers only for EAGLE3; with EAGLE the drafter is handed one state of its own width, so that fc is passed "
+        evidence="SGLang captures layers only for EAGLE3; with EAGLE the drafter is handed one state of its own width and fc is passed "
         "over without an error. The accept length is then about 1.00.",
         next="Start the server with --speculative-algorithm EAGLE3.",
     )
@@ -145,7 +145,7 @@ def _norm_before_residual(s: _Subject) -> Iterator[Finding]:
             title=f"norm_before_residual is not in the config: {s.title} takes it as {reads}, speculators' own class as false",
             status=Status.CANNOT_TELL,
             claim="Nothing is said about norm_before_residual.",
-            evidence="speculators up to 0.3 always trained with true, its command line does so by default; vLLM takes a missing key as true.",
+            evidence="speculators up to 0.3 always trained with true, its command line does so by default; vLLM takes a missing key so.",
             next="Replay both ways and write the one that fits into the config.",
         )
 

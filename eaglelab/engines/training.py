@@ -110,7 +110,7 @@ def _default_layers(config: Mapping[str, Any], engine: Engine, target: TargetSha
         title=f"{framework.title} trains on boundaries {Wiring(trained)} by default, {engine.title} feeds {Wiring(served)}",
         status=Status.CANNOT_TELL,
         claim="No layer ids in the drafter's config: each side takes its own default.",
-        evidence="Offline dumps of speculators up to 0.4 hold the outputs of layers 2, N//2, N-3, one layer deeper than the engines' default.",
+        evidence="Offline dumps of speculators up to 0.4 hold the outputs of layers 2, N//2, N-3: one deeper than the engines take.",
         numbers={"trained": list(trained), "served": list(served)},
         next="Identify the slots of the dump; if it holds the deeper ones, write their ids: `eaglelab wiring … --boundaries … --write`.",
     )
@@ -127,7 +127,7 @@ def _final_norm(framework: Framework, target: TargetShape | None, last_state: Bo
                 title=f"{framework.title} expects {wants} in the dump's last slot; what it holds is not known yet",
                 status=Status.NOT_GIVEN,
                 claim=f"{framework.title} {'norms the last slot itself' if norms_itself else 'applies lm_head to the last slot as it is'}.",
-                next="Identify the dump's last slot (`eaglelab identify`): the final norm's weight alone tells a normed state from one that is not.",
+                next="Identify the dump's last slot (`eaglelab identify`): the final norm's weight alone tells normed from not.",
             )
         return
     is_final = last_state == FINAL
