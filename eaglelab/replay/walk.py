@@ -22,7 +22,7 @@ def walk_sample(rows: np.ndarray, counted: np.ndarray, right: np.ndarray, loss_m
     accepted = []
     for first, end in answer_spans(loss_mask.numpy() == 1):
         t = first - 1  # the last prompt row: its state goes with the answer's first token
-        while t + 1 < end and t in place and complete[place[t]]:
+        while t + 1 + len(right) < end and t in place and complete[place[t]]:  # the last drafted token is still the text
             wrong = ~right[:, place[t]]
             n = int(wrong.argmax()) if wrong.any() else len(wrong)
             accepted.append(n)

@@ -1,0 +1,121 @@
+"""Load a drafter: EAGLE/SpecForge (`midlayer.*`) or speculators/ModelOpt (`layers.0.*`) names, safetensors or .bin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from eaglelab.drafter.audit import Audit, DrafterError, audit_names, canonical_name
+from eaglelab.drafter.config import DrafterConfig
+from eaglelab.drafter.embedding import EmbeddingRows
+from eaglelab.drafter.model import Drafter
+from eaglelab.target.checkpoint import Checkpoint, open_checkpoint
+from eaglelab.target.errors import CheckpointError
+
+
+def choose_device(device: str = "auto") -> torch.device:
+    """`auto` is CUDA where there is one, else the CPU."""
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+
+
+def choose_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
+    """`auto` is bfloat16 on CUDA, as engines run it, and float32 on the CPU."""
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if dtype not in known:
+        raise DrafterError(f"dtype {dtype!r}: expected auto, {', '.join(known)}")
+    return known[dtype]
+
+
+def load_drafter(
+    folder: str | Path, *, device: str = "auto", dtype: str | torch.dtype = "auto", lm_head: Tensor | None = None
+) -> tuple[Drafter, Audit]:
+    """The drafter of a folder, ready to replay, and the audit of its tensors.
+
+    lm_head: [Vd, H], the target's, for a checkpoint that borrows it. Raises DrafterError: tensors missing or of the wrong shape (by
+    name), a layer type that the replay does not run, d2t out of range; DrafterConfigError for a config that is no EAGLE-3 drafter's.
+    """
+    folder = Path(folder)
+    config = DrafterConfig.load(folder)
+    check_runs(config, folder)
+    try:
+        checkpoint = open_checkpoint(folder)
+        shapes = {n: checkpoint.shape(n) for n in checkpoint.names()}
+    except CheckpointError as error:
+        raise DrafterError(f"{folder}: {error}") from error
+    audit = audit_names(config, shapes)
+    problems = [f"missing {n}" for n in audit.missing] + list(audit.wrong_shape)
+    if audit.borrowed and lm_head is None:
+        problems.append(f"{audit.borrowed[0]} is borrowed from the target, whose lm_head is not given")
+    if problems:
+        raise DrafterError(f"{folder}: " + "; ".join(problems) + _names_near(audit))
+    drafter = Drafter(config)
+    state = read_state(checkpoint, set(drafter.state_dict()))
+    if audit.borrowed:
+        state["lm_head.weight"] = lm_head
+    if "d2t" in state:
+        state["d2t"] = check_d2t(state["d2t"], config, folder)
+    else:
+        state["d2t"] = torch.zeros(config.draft_vocab_size, dtype=torch.int64)
+    drafter.load_state_dict(state, strict=False)  # the audit has compared every name
+    place = choose_device(device)
+    kind = choose_dtype(dtype, place)
+    drafter.to(place)
+    for parameter in drafter.parameters():
+        parameter.data = parameter.data.to(kind)
+        parameter.requires_grad_(False)
+    return drafter.eval(), audit
+
+
+def check_runs(config: DrafterConfig, folder: Path) -> None:
+    """Raise DrafterError for a draft layer that the replay has no code for."""
+    if config.layer_type not in ("llama", "qwen3"):
+        raise DrafterError(f"{folder}: a draft layer of type {config.layer_type!r}; the replay runs llama and qwen3 layers")
+    if config.num_layers != 1:
+        raise DrafterError(f"{folder}: {config.num_layers} draft layers; the replay runs drafters of one layer")
+
+
+def check_d2t(d2t: Tensor, config: DrafterConfig, folder: Path) -> Tensor:
+    """[Vd] int64 offsets: target id = draft id + d2t[draft id]. Raises DrafterError where an id falls outside 0..V-1."""
+    if d2t.is_floating_point():
+        raise DrafterError(f"{folder}: d2t is {d2t.dtype}, expected integers")
+    d2t = d2t.long()
+    ids = d2t + torch.arange(len(d2t))
+    outside = (ids < 0) | (ids >= config.vocab_size)
+    if bool(outside.any()):
+        first = int(outside.nonzero()[0])
+        hint = " The values look like token ids; d2t holds offsets (id minus place)." if looks_absolute(d2t, config.vocab_size) else ""
+        raise DrafterError(
+            f"{folder}: d2t points outside the target's vocabulary (0..{config.vocab_size - 1}) for {int(outside.sum())} of {len(ids)} "
+            f"draft ids; first: draft id {first} -> {int(ids[first])}.{hint}"
+        )
+    return d2t
+
+
+def looks_absolute(d2t: Tensor, vocab_size: int) -> bool:
+    """d2t as ascending token ids instead of offsets: strictly ascending and in range by itself."""
+    return bool((d2t.diff() > 0).all()) and int(d2t[0]) >= 0 and int(d2t[-1]) < vocab_size
+
+
+def read_state(checkpoint: Checkpoint, wanted: set[str]) -> dict[str, Tensor]:
+    """The wanted tensors under their canonical names."""
+    return {canonical_name(n): checkpoint.tensor(n) for n in checkpoint.names() if canonical_name(n) in wanted}
+
+
+def own_embedding(folder: str | Path, token_ids: Tensor) -> EmbeddingRows | None:
+    """Rows of the drafter's own embedding table, None where its checkpoint carries none (most do not)."""
+    checkpoint = open_checkpoint(folder)
+    name = next((n for n in checkpoint.names() if canonical_name(n) == "embed_tokens.weight"), None)
+    if name is None:
+        return None
+    ids = token_ids.unique()
+    return EmbeddingRows(ids, checkpoint.rows(name, ids), "the drafter's own embedding table")
+
+
+def _names_near(audit: Audit) -> str:
+    return f" (in the file and not used: {', '.join(audit.unexpected[:5])})" if audit.unexpected else ""
