@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 from identify_fakes import TinyTarget, dump, random_texts
+from tiny_models import hidden_states, make_gemma2, make_llama, tokens
 
 from eaglelab.dumps import Sample
 from eaglelab.identify import Rule, identify
-from eaglelab.target.sketch import make_sketch
+from eaglelab.target.forward import ForwardSource
+from eaglelab.target.sketch import load_sketch, make_sketch
+from eaglelab.target.tensors import TensorSource
 from eaglelab.wiring import FINAL, Wiring
 
 
@@ -365,8 +368,9 @@ def test_token_ids_out_of_range_are_rows(target, texts):
     samples = dump(target, texts, [2])
     spoiled = samples[0].token_ids.clone()
     spoiled[4] = 10**6
-    target.vocab_size = 200
-    found = identify([Sample("bad.pt", spoiled, samples[0].slots, None, samples[0].slot_names), *samples[1:]], target)
+    known = TinyTarget()
+    known.vocab_size = 200
+    found = identify([Sample("bad.pt", spoiled, samples[0].slots, None, samples[0].slot_names), *samples[1:]], known)
     assert found.wiring == Wiring.of([2])
     assert any("token id 1000000 is outside the target's 0..199" in note for note in found.notes)
 
@@ -422,6 +426,72 @@ def test_embedding_alone(target, texts):
     assert "not the embedding (relative error" in found.reasons[1]
     assert "needs a sketch or a forward" in found.reasons[1]
     assert "eaglelab sketch" in found.next_step
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return make_llama(tmp_path_factory.mktemp("target") / "llama", initializer_range=0.2)
+
+
+def real_dump(folder, wanted, dtype=torch.float32, count=3):
+    """Slots from transformers' `output_hidden_states`, whose last entry is the final-normed state."""
+    samples = []
+    for i in range(count):
+        ids = tokens(40 + i, seed=i)
+        states = hidden_states(folder, ids)
+        slots = tuple((states[-1] if b == FINAL else states[b]).to(dtype) for b in wanted)
+        samples.append(Sample(f"data_{i}.pt", ids, slots, None, tuple(f"aux_{s}" for s in range(len(wanted)))))
+    return samples
+
+
+def test_forward_source_of_a_checkpoint(checkpoint, tmp_path):
+    samples = real_dump(checkpoint, [3, 0, FINAL, 1], torch.bfloat16)
+    forward = ForwardSource(checkpoint)
+    found = identify(samples, forward)
+    assert found.wiring == Wiring.of([3, 0, FINAL, 1]), found.reasons
+    assert found.boundaries == (0, 1, 2, 3, 4, FINAL)
+    sketch = load_sketch(make_sketch(forward, samples).save(tmp_path / "sketch.safetensors"))
+    assert identify(samples, sketch).wiring == found.wiring
+    early = identify(samples, ForwardSource(checkpoint, up_to=2))
+    assert early.wiring == Wiring.of([None, 0, None, 1])
+
+
+def test_three_tensors(checkpoint):
+    samples = real_dump(checkpoint, [3, 0, FINAL], torch.bfloat16)
+    found = identify(samples, TensorSource(checkpoint))
+    assert found.wiring == Wiring.of([None, 0, FINAL]), found.reasons
+    assert "not the embedding (relative error" in found.reasons[0]
+    assert "which boundary: needs a sketch or a forward" in found.reasons[0]
+    assert "not final-normed" in found.reasons[0]
+    assert "final" in found.reasons[2]
+    assert found.anomalies == ()
+    assert "boundaries 1 to 4 and final not looked at" in " ".join(found.notes)
+    assert "eaglelab sketch" in found.next_step
+
+
+def test_three_tensors_know_the_models_multiplier(tmp_path):
+    folder = make_gemma2(tmp_path / "gemma", initializer_range=0.2)
+    found = identify(real_dump(folder, [0, 2, FINAL]), TensorSource(folder))
+    assert found.wiring == Wiring.of([0, None, FINAL]), found.reasons
+
+
+def test_three_tensors_never_name_a_norm(checkpoint):
+    """Rows with the embedding's own norms, and rows with the final state's norms, at random directions."""
+    generator = torch.Generator().manual_seed(0)
+    samples = []
+    for s in real_dump(checkpoint, [0, FINAL]):
+        directions = [torch.nn.functional.normalize(torch.randn(x.shape, generator=generator), dim=-1) for x in s.slots]
+        slots = tuple(d * x.norm(dim=-1, keepdim=True) for d, x in zip(directions, s.slots, strict=True))
+        samples.append(Sample(s.key, s.token_ids, slots, None, s.slot_names))
+    assert identify(samples, TensorSource(checkpoint)).wiring == Wiring.of([None, None])
+
+
+def test_token_ids_of_another_tokenizer_are_rows(checkpoint):
+    good, bad = real_dump(checkpoint, [1], count=2)
+    bad = Sample(bad.key, bad.token_ids + 1000, bad.slots, None, bad.slot_names)
+    found = identify([good, bad], ForwardSource(checkpoint))
+    assert found.wiring == Wiring.of([1])
+    assert any("another tokenizer" in note for note in found.notes)
 
 
 def test_json_is_plain(target, texts):

@@ -24,7 +24,9 @@ from eaglelab.identify.result import Anomaly, Identification, SlotVerdict, over_
 from eaglelab.identify.rows import Rows
 from eaglelab.identify.rule import Judgement, Rule, judge, margin_of, median_over_rows
 from eaglelab.identify.sources import MAKE_SKETCH, Compared, against_forward, against_sketch
+from eaglelab.identify.three_tensors import find_normed
 from eaglelab.target.sketch import Sketch
+from eaglelab.target.tensors import TensorSource
 from eaglelab.wiring import Wiring
 
 __all__ = ["Anomaly", "Identification", "Rule", "identify"]
@@ -36,8 +38,9 @@ SAME_SLOT = 1e-3
 def identify(samples: Iterable[Any], source: Any, *, rows: int = 256, seed: int = 0, rule: Rule | None = None) -> Identification:
     """Find each slot's boundary in `samples` (of one dump) by comparison with `source`.
 
-    `source` is a `Sketch`, or has `visit(token_ids, visit)`: a `ForwardSource`, or a `TensorSource`, which shows the embedding alone.
-    At most `rows` seeded rows a sample are compared. Slots are matched over samples by name. Raises ValueError for no samples.
+    `source` is a `ForwardSource` (or has its `visit(token_ids, visit)`), a `Sketch`, or a `TensorSource`, which tells only the
+    embedding and the final-normed state. At most `rows` seeded rows a sample are compared. Slots are matched over samples by name.
+    Raises ValueError for no samples, and what the source raises.
     """
     samples = list(samples)
     if not samples:
@@ -49,6 +52,8 @@ def identify(samples: Iterable[Any], source: Any, *, rows: int = 256, seed: int 
     else:
         compared = against_forward(samples, source.visit, names, rows, seed, getattr(source, "vocab_size", None))
     judged = _judge_all(samples, names, compared, rule.loosened(compared.dim))
+    if isinstance(source, TensorSource):
+        find_normed(samples, judged, source)
     num_layers = getattr(source, "num_layers", None)
     verdicts = [over_samples(s, [line[s] for line in judged], rule, num_layers) for s in range(len(names))]
     return _assemble(samples, names, compared, judged, verdicts, source, num_layers)
@@ -66,7 +71,7 @@ def _judge_all(samples: list[Any], names: tuple[str, ...], compared: Compared, r
     whole = [i for i in compared.used if i not in compared.embedding_only]
     for i, why in compared.embedding_only.items():
         for j in out[i]:
-            if j.boundary is None and j.kind == "no match":
+            if j.boundary is None and j.tested and j.kind is None:
                 j.tested, j.reason = not whole, f"{j.reason.partition(';')[0]}; {why}"
     return out
 

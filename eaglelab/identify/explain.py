@@ -141,7 +141,8 @@ def _scaled(out: Judgement, stats: SampleStats, rows: Rows, s: int, boundaries: 
     order = sine.argsort().tolist()
     best, b = float(sine[order[0]]), order[0]
     following = float(sine[order[1]]) if len(order) > 1 else float("inf")
-    if not (best <= rule.clear_error and following >= rule.clear_margin * best):
+    limit = rule.clear_error if following < torch.inf else rule.embedding_error
+    if not (best <= limit and following >= rule.clear_margin * best):
         return False
     factor, spread = _centre(stats.ratio[b][s])
     length, length_spread = _centre(rows.norms[s])

@@ -119,7 +119,6 @@ def _judge_embedding(out: Judgement, rule: Rule) -> Judgement:
         out.boundary = out.best
         out.reason = f"equals the embedding rows of its tokens (relative error {out.error:.4f})"
     else:
-        out.kind = "no match"
         out.reason = (
             f"not the embedding (relative error {out.error:.3g}, cosine {out.cosine:.3g}, norm ratio {out.ratio:.3g}); "
             "which boundary: needs a sketch or a forward"
