@@ -8,6 +8,7 @@ environment, so that two can run at a time; a kernel that does not start is trie
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import sys
@@ -68,6 +69,7 @@ class _Client(PapermillNotebookClient):
         super().__init__(nb_man, timeout_func=self._left, shutdown_kernel="immediate", **options)
         self.folder, self.transport, self.seconds = folder, transport, seconds
         self.deadline: float | None = None  # set when the first cell starts
+        self.manager: _Manager | None = None  # nbclient forgets its own at the end
 
     def _left(self, _cell: Any) -> int:
         return max(1, round((self.deadline or 0.0) - time.monotonic()))
@@ -75,9 +77,9 @@ class _Client(PapermillNotebookClient):
     def create_kernel_manager(self) -> _Manager:
         # Unix sockets in this run's own folder: no port races, no "TCP without encryption" notice. The default IPC path collides.
         place = {"transport": "ipc", "ip": str(self.folder / "k")} if self.transport == "ipc" else {}
-        self.km = _Manager(kernel_name="python3", connection_file=str(self.folder / "connection.json"), **place)
+        self.km = self.manager = _Manager(kernel_name="python3", connection_file=str(self.folder / "connection.json"), **place)
         with _lock:
-            _running.add(self.km)
+            _running.add(self.manager)
         return self.km
 
     def papermill_execute_cells(self) -> None:
@@ -105,10 +107,12 @@ class ReportEngine(NBClientEngine):
             raise KernelStartError(f"the kernel did not start: {error}\n{tail}".strip()) from error
         finally:
             with _lock:
-                _running.discard(client.km)
+                _running.discard(client.manager)
 
 
 papermill_engines.register("eaglelab", ReportEngine)
+# papermill's own inspection does not see `int | None` and calls such a parameter unknown; `select` has checked them all.
+logging.getLogger("papermill").addFilter(lambda entry: "Passed unknown parameter" not in entry.getMessage())
 
 
 def _mark(nb_man: Any, error: Exception, timeout: float) -> None:

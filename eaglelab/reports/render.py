@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ class Page:
         self.error = self.notes.get("error")
         for cell in self.notebook.cells:
             self._drop_live(cell)
-        self.failed_cell = FAILED_CELL if self._failed_index() is not None else ""
+        self.failed_cell = self._mark_failed()
         self.title, self.title_html, self.lede = self._take_title()
 
     # what the template reads
@@ -154,7 +155,7 @@ class Page:
         for name, method in self._filters().items():
             exporter.register_filter(name, method)
         exporter.environment.tests["skipped"] = self._skipped
-        exporter.environment.tests["broken"] = lambda cell: cell is self._failed_node()
+        exporter.environment.tests["broken"] = lambda cell: "eaglelab" in cell.metadata
         html, _ = exporter.from_notebook_node(self.notebook, {"page": self})
         return html
 
@@ -189,7 +190,7 @@ class Page:
                     as_html = markdown.to_html(title, markdown.Outline())
                     lede = markdown.to_html(first, self.outline, self.folder).replace("<p>", '<p class="lede">', 1) if is_paragraph else ""
                     inner = re.sub(r"^<p>|</p>$", "", as_html.strip())
-                    return re.sub(r"<[^>]+>", "", title), inner, lede
+                    return unescape(re.sub(r"<[^>]+>", "", inner)), inner, lede
                 break
         plain = self.name.replace("_", " ")
         return plain, parts.text(plain), ""
@@ -212,15 +213,13 @@ class Page:
             return not cell.get("outputs")
         return "remove-cell" in cell.metadata.get("tags", [])
 
-    def _failed_index(self) -> int | None:
-        for i, cell in enumerate(self.notebook.cells):
+    def _mark_failed(self) -> str:
+        """Mark the first cell that broke (nbconvert copies the notebook, so a mark has to travel in it); returns its id or ""."""
+        for cell in self.notebook.cells:
             if any(o.output_type == "error" for o in cell.get("outputs", [])):
-                return i
-        return None
-
-    def _failed_node(self) -> NotebookNode | None:
-        index = self._failed_index()
-        return None if index is None else self.notebook.cells[index]
+                cell.metadata["eaglelab"] = {"broken": True}
+                return FAILED_CELL
+        return ""
 
     def _rich(self, output: NotebookNode) -> str:
         if "text/markdown" in output.data:

@@ -1,0 +1,168 @@
+"""A rendered page in a real browser: opens from disk, asks for nothing, fits a phone and a desk, light and dark.
+
+Needs Debian's chromium; skips with the reason where it is missing.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install playwright)")
+CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+pytestmark = pytest.mark.skipif(not os.path.exists(CHROMIUM), reason=f"needs {CHROMIUM} (apt-get install chromium)")
+
+PROSE = """# What do the slots' norms say?
+
+A norm is the cheapest look at a dump.
+
+## Norms
+
+The norm of $h_t \\in \\mathbb{R}^H$ is
+
+$$\\lVert h_t \\rVert_2 = \\sqrt{\\sum_{i=1}^{H} h_{t,i}^2} = \\sqrt{h_{t,1}^2 + h_{t,2}^2 + h_{t,3}^2 + h_{t,4}^2 + \\dots + h_{t,H}^2}$$
+
+| a | very wide | table | of | many | columns | that | does | not | fit | a | phone | at | all |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|
+| some_long_identifier_here | another_long_identifier | x | y | z | u | v | w | a | b | c | d | e | f |
+"""
+
+CALLS = """import matplotlib.pyplot as plt
+import pandas as pd
+from eaglelab import notebook
+from eaglelab.findings import Change, Finding, Status, Verdict
+frame = pd.DataFrame({f"a_long_column_name_{i}": [1.5, 2.5] for i in range(20)})
+ax = plt.figure(figsize=(9, 3)).gca()
+ax.plot([1, 2, 4])
+notebook.show(ax, alt="A line that rises from 1 to 4", caption="n = 3", data=frame)
+notebook.table(frame, caption="A wide table")
+evil = "<script>document.title = 'owned'</script><img src=x onerror=\\"document.title = 'owned'\\">"
+notebook.record(Finding("a.b", "x" * 300 + evil, Status.FAIL, claim=evil, evidence="/path/" * 60, next=evil))
+notebook.record(Finding("a.c", "Nothing to say", Status.PASS))
+notebook.record(Verdict("wiring", "sure", evil, (Change("config.json", "k" * 80, [2, 15, 27], "sglang==0.5.23"),)))
+notebook.not_given("no log " + "y" * 200, "make one")
+print("z" * 400)
+raise RuntimeError("w" * 400)"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """One run: a notebook that shows everything and breaks at its end, and its index."""
+    from eaglelab.reports.run import run_report
+
+    place = tmp_path_factory.mktemp("pages")
+    (place / "case").mkdir()
+    (place / "case" / "case.toml").write_text("[dump]\npath = '.'\n")
+    (place / "books").mkdir()
+    cells = [new_code_cell("case: str = ''  # the case", metadata={"tags": ["parameters"]}), new_markdown_cell(PROSE), new_code_cell(CALLS)]
+    nbformat.write(new_notebook(cells=cells), place / "books" / "02_norms.ipynb")
+    return run_report(place / "case", out=place / "reports", notebooks=place / "books")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as p:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser):
+    """Open a file with the network refused; gives the page, what it requested and what it complained about."""
+    contexts = []
+
+    def open_page(path: Path, width: int = 1280, scheme: str = "light"):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+        contexts.append(context)
+        page = context.new_page()
+        requests, complaints = [], []
+        page.on("request", lambda r: requests.append(r.url))
+        page.on("console", lambda m: complaints.append(m.text))
+        page.on("pageerror", lambda e: complaints.append(str(e)))
+        page.goto(path.absolute().as_uri())
+        page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        return page, requests, complaints
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+def test_a_page_opens_from_disk_and_asks_for_nothing(visit, run):
+    (notebook,) = run.notebooks
+    page, requests, complaints = visit(notebook.html)
+    assert [r for r in requests if not r.startswith("data:")] == [notebook.html.absolute().as_uri()]
+    assert complaints == []
+    assert page.title() == "What do the slots' norms say? · case"  # no script of a hostile finding ran
+    assert page.locator("h1").count() == 1
+    assert page.locator("math").count() == 2
+    assert page.evaluate("[...document.images].every(i => i.naturalWidth > 0 && i.alt.length > 5)")
+    assert page.locator(".failed").inner_text().startswith("FAILED.")
+    assert page.locator(".summary .el-fail").count() >= 1
+
+
+@pytest.mark.parametrize("width", [390, 768, 1280, 1600])
+def test_no_page_scrolls_sideways(visit, run, width):
+    for path in (run.notebooks[0].html, run.index):
+        page, _, complaints = visit(path, width)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, page.evaluate(TOO_WIDE)
+        assert complaints == []
+
+
+def test_links_lead_where_they_say(visit, run):
+    page, _, _ = visit(run.index)
+    page.get_by_role("link", name="02 norms").click()
+    assert page.locator("h1").inner_text() == "What do the slots' norms say?"
+    page.get_by_role("link", name="Nothing to say").click()
+    assert page.url.endswith("#finding-a.c")
+    hashes = page.evaluate("[...document.querySelectorAll('a[href^=\"#\"]')].map(a => decodeURIComponent(a.hash.slice(1)))")
+    assert [h for h in hashes if not page.evaluate("id => document.getElementById(id) !== null", h)] == []
+    page.get_by_role("link", name="All reports").click()
+    assert page.locator("h1").inner_text() == "Reports"
+
+
+TOO_WIDE = """[...document.querySelectorAll('main *')].filter(e => !e.closest('.el-scroll, pre, .el-math, .out')
+    && e.getBoundingClientRect().right > innerWidth).map(e => e.outerHTML.slice(0, 80))"""
+
+CONTRAST = """() => {
+  const lum = c => { const [r, g, b] = c.map(v => { v /= 255; return v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4 });
+                     return .2126 * r + .7152 * g + .0722 * b };
+  const rgb = s => s.match(/[\\d.]+/g).map(Number);
+  const ground = e => {
+    for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3] > 0) return c }
+    return [255, 255, 255];
+  };
+  const low = new Set();
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const e = walk.currentNode.parentElement;
+    if (!walk.currentNode.textContent.trim() || !e.checkVisibility()) continue;
+    const [a, b] = [lum(rgb(getComputedStyle(e).color)), lum(ground(e))].sort((x, y) => y - x);
+    const ratio = (a + .05) / (b + .05);
+    if (ratio < 4.5) low.add(`${e.tagName}.${e.className} ${ratio.toFixed(2)}`);
+  }
+  return [...low];
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_text_has_contrast_aa(visit, run, scheme):
+    for path in (run.notebooks[0].html, run.index):
+        page, _, _ = visit(path, scheme=scheme)
+        assert page.evaluate(CONTRAST) == []
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == (
+            "rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 23, 26)"
+        )
+
+
+def test_keyboard_focus_is_visible(visit, run):
+    page, _, _ = visit(run.notebooks[0].html)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    assert page.evaluate("document.activeElement.getBoundingClientRect().left") >= 0
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
