@@ -272,6 +272,9 @@ class Convention:
                 reasons.append(f"Boundary {b} is outside 0..{num_layers}.")
             elif not self._reachable(b, num_layers):
                 reasons.append(f"Boundary {boundary_name(b, num_layers)} is out of reach: {self._says_when_missing(b, num_layers)}")
+        if self.last == "final" and num_layers in numbers:
+            what = boundary_name(num_layers, num_layers)
+            reasons.append(f"Boundary {what} is out of reach: the last entry is the state after the final norm.")
         if self.order == "ascending" and len(set(numbers)) < len(numbers):
             reasons.append("A boundary is wanted twice, and it captures each layer once.")
         if self.order == "ascending" and numbers != sorted(numbers):
@@ -316,8 +319,9 @@ def _row_at(rows: list[dict[str, Any]], engine: Engine, architecture: str | None
     rows = sorted(rows, key=lambda row: Version(row.get("since", "0")))
     read = table()["families"][engine.name].get("read_versions", [])
     if engine.version is None:
-        note = f"The version of {engine.title} is not given: the newest rule in the table ({read[-1]}) is assumed."
-        return rows[-1], [note] if len(rows) > 1 or engine.is_engine else []
+        if not read:
+            return rows[-1], []
+        return rows[-1], [f"The version of {engine.title} is not given: the newest rule in the table ({read[-1]}) is assumed."]
     version = Version(engine.version)
     notes = []
     if read and version > Version(read[-1]):
