@@ -154,8 +154,11 @@ def _write_ids(config: dict[str, Any], ids: list[int], key: str) -> None:
         config[name] = ids
     if nested:
         config["eagle_config"] = nested
-    if config.get("num_aux_hidden_states") is not None or num_slots(config) != len(ids):
-        config["num_aux_hidden_states"] = len(ids)
+    # The drafter classes count slots by eagle_config's ids or take 3; vLLM sees only the nested layer of a speculators config.
+    nested_layer = config.get("transformer_layer_config")
+    holder = nested_layer if isinstance(nested_layer, dict) and not parents else config
+    if len(ids) != 3 or holder.get("num_aux_hidden_states") is not None:
+        holder["num_aux_hidden_states"] = len(ids)
 
 
 def corrected_name(engine: Engine) -> str:
