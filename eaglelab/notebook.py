@@ -49,7 +49,10 @@ def start(case_path: str | Path, title: str | None = None, parameters: Mapping[s
     )
     rows = [("case", os.fspath(case_path)), *facts(origin)]
     style = _LIVE_STYLE % parts.style("live.css", "parts.css")
-    _display(style + parts.folded(f"{title or 'Versions'}: {summary}", parts.pairs(rows, "This run"), "el-fold el-start"), summary)
+    notes = getattr(case, "notes", ())  # what the case left out: a target that is not on this machine
+    said = "".join(parts.note(n, kind="left out") for n in notes)
+    folded = parts.folded(f"{title or 'Versions'}: {summary}", parts.pairs(rows, "This run"), "el-fold el-start")
+    _display(style + said + folded, "\n".join([summary, *map(parts.clean, notes)]))
     return case
 
 

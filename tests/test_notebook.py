@@ -3,13 +3,16 @@
 import json
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import eaglelab
+import eaglelab.case
 from eaglelab import notebook, progress, provenance
+from eaglelab.case import Case
 from eaglelab.findings import Change, Finding, Status, Verdict
 from eaglelab.reports import parts
 
@@ -139,13 +142,21 @@ def test_status_is_told_by_symbol_and_word(shown):
     assert [w.split("T")[0].strip() for w in words] == ["✓ pass", "✕ fail", "? cannot tell", "○ not given", "– not applicable"]  # noqa: RUF001
 
 
-def test_start_opens_the_case_and_shows_versions(shown, record_file, monkeypatch):
-    monkeypatch.setattr(eaglelab, "open_case", lambda path: ("case", path), raising=False)
-    assert notebook.start("c.toml", title="01", parameters={"k": EVIL}) == ("case", "c.toml")
+def test_start_opens_the_case_and_shows_versions(shown, record_file, tmp_path):
+    path = write_case(tmp_path / "mine", "[target]\npath = '.'\n[[claims]]\nslot = 0\ntext = 'embed'\n")
+    assert notebook.start(path, title="01", parameters={"k": EVIL}).claims[0].text == "embed"
     text = safe(shown[0][0].replace("<style", "<i").replace("</style>", "</i>")).text
     assert f"torch {provenance.versions()['torch']}" in text
     (stored,) = lines(record_file)
     assert stored["data"]["provenance"]["parameters"] == {"k": EVIL}
+    with pytest.raises(eaglelab.case.CaseError, match="nowhere"):
+        notebook.start(tmp_path / "nowhere")
+
+
+def test_start_says_what_the_case_left_out(shown, monkeypatch):
+    monkeypatch.setattr(eaglelab, "open_case", lambda path: Case(Path("c/case.toml"), notes=(f"no target {EVIL}",)), raising=False)
+    notebook.start("c")
+    assert "Left out: no target <script>" in safe(shown[0][0]).text
 
 
 def test_without_ipython_the_text_is_printed(monkeypatch, capsys):

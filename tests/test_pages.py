@@ -34,6 +34,7 @@ CALLS = """import matplotlib.pyplot as plt
 import pandas as pd
 from eaglelab import notebook
 from eaglelab.findings import Change, Finding, Status, Verdict
+notebook.start(case, title="02 norms")
 frame = pd.DataFrame({f"a_long_column_name_{i}": [1.5, 2.5] for i in range(20)})
 ax = plt.figure(figsize=(9, 3)).gca()
 ax.plot([1, 2, 4])

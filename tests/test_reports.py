@@ -10,6 +10,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from eaglelab.case import CaseError
 from eaglelab.findings import Status
 from eaglelab.reports import kernel, markdown, parts
 from eaglelab.reports.index import write_index
@@ -35,7 +36,7 @@ def book(*sources, spec=True, parameters=PARAMETERS):
 def workplace(tmp_path, monkeypatch):
     """An empty working directory with a case and a folder for notebooks."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "cases" / "tiny").mkdir(parents=True)
+    (tmp_path / "cases" / "tiny" / "dump").mkdir(parents=True)
     (tmp_path / "cases" / "tiny" / "case.toml").write_text('[dump]\npath = "dump"\n')
     (tmp_path / "books").mkdir()
     return tmp_path
@@ -84,7 +85,7 @@ def test_one_run_with_a_good_a_broken_and_a_hostile_notebook(workplace):
     assert sidecar["findings"][0]["notebook"] == "01_good"
     assert sidecar["verdict"]["stage"] == "wiring"
     assert sidecar["provenance"]["versions"]["python"]
-    assert {i["name"]: i["note"] for i in sidecar["provenance"]["inputs"]}["dump.path"] == "No such file or directory"
+    assert {i["name"]: i["files"] for i in sidecar["provenance"]["inputs"]} == {"case": 1, "dump.path": 0}
 
     page = good.html.read_text()
     assert lint(page) == []
@@ -216,7 +217,7 @@ def test_only_takes_numbers_in_any_spelling(workplace):
 
 
 def test_a_missing_case_a_missing_folder_and_a_file_that_is_no_notebook(workplace):
-    with pytest.raises(FileNotFoundError, match=r"no case at nowhere: expected a case.toml or the folder that holds one"):
+    with pytest.raises(CaseError, match="nowhere"):
         run_report("nowhere", notebooks=workplace / "books")
     with pytest.raises(ReportError, match=r"no notebooks named NN_name.ipynb in .*books: give the folder"):
         report(workplace)

@@ -50,10 +50,17 @@ class _Manager(AsyncKernelManager):
 
 _running: set[_Manager] = set()
 _lock = threading.Lock()
+_stopping = threading.Event()
+
+
+def allow_start() -> None:
+    """Let kernels start again after `kill_all`."""
+    _stopping.clear()
 
 
 def kill_all() -> None:
-    """Kill the kernels that this process runs (after Ctrl-C: their threads then end by themselves)."""
+    """Kill the kernels that this process runs and start no more (after Ctrl-C: their threads then end by themselves)."""
+    _stopping.set()
     with _lock:
         for manager in _running:
             process = getattr(manager.provisioner, "process", None)
@@ -155,7 +162,7 @@ def execute(path: Path, parameters: Mapping[str, Any], *, timeout: float, thread
         try:
             notebook, error = _attempt(path, parameters, folder, transport, timeout, threads)
         except KernelStartError as failure:
-            if attempt + 1 < len(transports):
+            if attempt + 1 < len(transports) and not _stopping.is_set():
                 continue
             notebook, error = nbformat.read(path, as_version=4), f"KernelStartError: {failure}"
         finally:

@@ -25,10 +25,11 @@ from typing import Any
 
 import nbformat
 
+from eaglelab.case import open_case
 from eaglelab.findings import Finding, Verdict, by_severity, plain, write_json
 from eaglelab.provenance import collect
 from eaglelab.reports.index import SIDECAR, write_index
-from eaglelab.reports.kernel import Executed, execute, kill_all
+from eaglelab.reports.kernel import Executed, allow_start, execute, kill_all
 from eaglelab.reports.render import read_findings, read_verdict, render
 from eaglelab.reports.select import ReportError, Source, find_sources, fit_parameters, notebooks_folder
 
@@ -135,10 +136,10 @@ def run_report(
     `only` chooses notebooks by number ("02,04"); `parameters` may be text as a command line gives it; `out` is the folder of all
     reports (default `reports`); `timeout` in seconds bounds each notebook; `jobs` notebooks run at a time (default 2, or 1 on one core);
     `say` is called with a line when a notebook is done. Raises ReportError for a wrong number, parameter or folder, before anything
-    runs, and FileNotFoundError for a case that is not there. A notebook that breaks raises nothing: see `RunResult.exit_code`.
+    runs, and CaseError for a case that cannot be used. A notebook that breaks raises nothing: see `RunResult.exit_code`.
     """
     start = time.monotonic()
-    case_file = _case_file(case_path)
+    case_file = open_case(case_path).file
     sources = find_sources(notebooks_folder(notebooks), only)
     fitted = fit_parameters(sources, parameters)
     if timeout <= 0:
@@ -146,20 +147,13 @@ def run_report(
     root = Path(out) if out is not None else Path("reports")
     run = _Run(case_file, _new_directory(root, case_name(case_file)), sources, fitted, dict(parameters or {}), timeout, jobs)
     run.write_sidecar(state="running")
+    allow_start()
     try:
         done = run.execute_all(say or (lambda line: None))
     except BaseException:
         kill_all()
         raise
     return run.finish(root, done, time.monotonic() - start)
-
-
-def _case_file(case_path: str | Path) -> Path:
-    path = Path(case_path)
-    file = path / "case.toml" if path.is_dir() else path
-    if not file.is_file():
-        raise FileNotFoundError(f"no case at {case_path}: expected a case.toml or the folder that holds one (eaglelab new DIR writes one)")
-    return file
 
 
 def case_name(case_file: Path) -> str:
