@@ -1,7 +1,7 @@
 """The drafter run alone on samples: all positions at once, all variants, ranked."""
 
 from eaglelab.replay.answers import TargetHead
-from eaglelab.replay.rank import Ranking, difference, rank, rank_feeds
+from eaglelab.replay.rank import Ranking, difference, rank, rank_feeds, sample_interval
 from eaglelab.replay.run import Replay, SampleOutcome, replay
 from eaglelab.replay.variants import EMBEDDING, Variant, other_choices, places_changed, slot_orders, with_embedding
 
@@ -18,6 +18,7 @@ __all__ = [
     "rank",
     "rank_feeds",
     "replay",
+    "sample_interval",
     "slot_orders",
     "with_embedding",
 ]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from eaglelab.dumps import Sample
 from eaglelab.target.head import target_argmax
+from eaglelab.target.norms import FinalNorm
 
 PROBE_ROWS = 256  # rows that decide between "norm it first" and "as it is"
 
@@ -19,14 +20,8 @@ class TargetHead:
 
     lm_head: Tensor
     """[V, H]."""
-    norm_weight: Tensor | None = None
-    """[H], the final norm's gain (1 + w already added for Gemma-type models); None where it is not at hand."""
-    eps: float = 1e-6
-
-    def normed(self, states: Tensor) -> Tensor:
-        """The final norm on states [R, H]."""
-        wide = states.float()
-        return self.norm_weight.float() * wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+    norm: FinalNorm | None = None
+    """The final norm; None where it is not at hand."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +45,7 @@ def answers_of(sample: Sample, last: int | None, head: TargetHead | None, norm_l
         return Answers(token, None, (n, n))
     states = sample.slots[last].to(device)
     if norm_last:
-        states = head.normed(states).to(states.dtype)
+        states = head.norm(states).to(states.dtype)
     token, logsumexp = target_argmax(states, head.lm_head)
     token = token.cpu()
     says = trained[1:]
@@ -67,15 +62,15 @@ def trained_positions(sample: Sample) -> Tensor:
 def last_state_needs_norm(samples: list[Sample], last: int, head: TargetHead) -> tuple[bool, dict[str, tuple[int, int]]]:
     """Whether the last state still needs the final norm, by trying both: which one makes the head say the text that follows.
 
-    Returns the answer and the counts (agreeing, of n) of both. Without a norm weight the states are taken as they are.
+    Returns the answer and the counts (agreeing, of n) of both. Without a norm the states are taken as they are.
     """
     counts = {"as it is": (0, 0), "normed": (0, 0)}
-    if head.norm_weight is None:
+    if head.norm is None:
         return False, counts
     for sample in samples:
         positions = trained_positions(sample)[1:].nonzero()[:, 0][: PROBE_ROWS // max(1, len(samples)) + 1]
         states = sample.slots[last][positions]
-        for name, rows in (("as it is", states), ("normed", head.normed(states))):
+        for name, rows in (("as it is", states), ("normed", head.norm(states))):
             token, _ = target_argmax(rows, head.lm_head)
             agree = int((token.cpu() == sample.token_ids[positions + 1]).sum())
             counts[name] = (counts[name][0] + agree, counts[name][1] + len(positions))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from eaglelab.acceptance import Z95
 from eaglelab.dumps import Sample
 from eaglelab.replay.run import Replay, replay
 from eaglelab.replay.variants import Variant
@@ -91,6 +92,19 @@ def difference(better: Replay, worse: Replay, step: int = 0, resamples: int = RE
     half = _half_widths(right, counted, 0, resamples, seed)[1]
     gap = float(rates[0] - rates[1])
     return gap, gap - float(half), gap + float(half)
+
+
+def sample_interval(result: Replay, step: int = 0, resamples: int = RESAMPLES, seed: int = 0) -> tuple[float, float]:
+    """95 % interval of one replay's marginal acceptance at `step`, resampled by sample; (0, 1) for fewer than two samples."""
+    right, counted = _per_sample([result], step)
+    samples = len(counted)
+    if samples < 2 or counted.sum() == 0:
+        return 0.0, 1.0
+    draws = np.random.default_rng(seed).multinomial(samples, np.full(samples, 1 / samples), size=resamples)  # [B, S]
+    draws = draws[draws @ counted > 0]
+    rate = right[0].sum() / counted.sum()
+    half = Z95 * float(((draws @ right[0]) / (draws @ counted)).std()) * (samples / (samples - 1)) ** 0.5
+    return max(0.0, rate - half), min(1.0, rate + half)
 
 
 def _per_sample(replays: Sequence[Replay], step: int) -> tuple[np.ndarray, np.ndarray]:

@@ -151,9 +151,7 @@ def replay(
             outcomes[i] += plan.run(drafter, batch.packed, fused, table, variant, scores)
     judged = "the target's argmax" if head is not None and last is not None else "the text's token"
     known = all(s.loss_mask is not None for s in samples)
-    return [
-        Replay(v, steps, tuple(o), judged, known, tuple(_mean_shares(s))) for v, o, s in zip(variants, outcomes, shares, strict=True)
-    ]
+    return [Replay(v, steps, tuple(o), judged, known, tuple(_mean_shares(s))) for v, o, s in zip(variants, outcomes, shares, strict=True)]
 
 
 def check_variant(variant: Variant, drafter: Drafter, samples: Sequence[Sample]) -> None:
@@ -311,7 +309,7 @@ class _Probabilities:
         device = drafter.fc.weight.device
         self.head = head.lm_head[drafter.target_ids.cpu()].to(device).float()  # [Vd, H]
         states = [s.slots[last] for s in samples]
-        self.states = [head.normed(x) if norm_last else x.float() for x in states]
+        self.states = [head.norm(x).float() if norm_last else x.float() for x in states]
         self.logsumexp = [a.logsumexp for a in answers]
         self.plan, self.device = plan, device
 

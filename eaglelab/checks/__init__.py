@@ -1,0 +1,68 @@
+"""All checks, cheap ones first. A check is a function `Investigation -> findings`; what it needs and lacks comes out as `not given`.
+
+To add one: write it in the file of its family, give it a stable id, put it into `CHECKS` where its cost belongs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from eaglelab.checks import configs, dump, replay, weights, wiring
+from eaglelab.findings import Finding, Status
+from eaglelab.investigation import Investigation, NotGiven
+
+
+@dataclass(frozen=True)
+class Check:
+    id: str
+    """The id of its main finding."""
+    title: str
+    """What it asks."""
+    cost: str
+    """`config` (no torch), `dump` (reads samples), `target` (reads the target), `replay` (runs the drafter)."""
+    run: Callable[[Investigation], Iterable[Finding]]
+
+
+CHECKS: tuple[Check, ...] = (
+    Check("wiring.engine", "What does the engine feed with this config?", "config", configs.engine_feeds),
+    Check("config", "Which keys does this engine ignore or read otherwise?", "config", configs.lint_config),
+    Check("drafter.complete", "Are the drafter's tensors all there?", "config", weights.drafter_complete),
+    Check("dump.health", "Are the dump's files whole?", "dump", dump.health),
+    Check("drafter.vocabulary", "Does the draft vocabulary's map hold?", "dump", weights.vocabulary_map),
+    Check("wiring.dump", "Which boundary does each slot hold?", "target", wiring.identity),
+    Check("wiring.claims", "Is what people say of the slots true?", "target", wiring.claims),
+    Check("wiring.match", "Does the engine feed what the dump holds?", "target", wiring.match),
+    Check("dump.last_state", "Is the last state normed once?", "target", dump.last_state),
+    Check("replay.works", "Does the drafter work, on its own, on these samples?", "replay", replay.works),
+    Check("replay.order", "Which order of slots does the drafter fit?", "replay", replay.order),
+    Check("replay.engine", "What does the engine's wiring cost?", "replay", replay.engine_feed),
+    Check("replay.choices", "Does another choice of the trainer fit better?", "replay", replay.choices),
+    Check("replay.slots", "Which slots does the drafter use?", "replay", replay.slots),
+    Check("replay.expected", "What accept length should it reach?", "replay", replay.expected),
+)
+
+
+def run_checks(investigation: Investigation, costs: Iterable[str] | None = None) -> Iterator[Finding]:
+    """Findings as they come, check by check; `costs` restricts to some of config, dump, target, replay."""
+    wanted = None if costs is None else set(costs)
+    for check in CHECKS:
+        if wanted is None or check.cost in wanted:
+            yield from run_check(check, investigation)
+
+
+def run_check(check: Check, investigation: Investigation) -> Iterator[Finding]:
+    """One check. An input that is absent or cannot be used becomes a finding; anything else is a defect of ours and raises."""
+    try:
+        yield from check.run(investigation)
+    except NotGiven as absent:
+        yield Finding(check.id, f"{check.title} {absent.what[0].upper()}{absent.what[1:]} is not given", Status.NOT_GIVEN, next=absent.how)
+    except ValueError as error:  # every room's own errors are ValueErrors with a text for the user
+        yield Finding(
+            check.id,
+            f"{check.title} Cannot tell: an input cannot be used",
+            Status.CANNOT_TELL,
+            evidence=str(error),
+            numbers={"error": type(error).__name__},
+            next="Mend the input that is named, or leave its key out of case.toml to go on without it.",
+        )

@@ -1,0 +1,61 @@
+"""What two configs and an engine's version say by themselves. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from eaglelab.engines.lint import lint
+from eaglelab.findings import Finding, Status
+from eaglelab.investigation import Investigation
+
+CONFIG_HINT = "`[drafter] path` (or `[engine] draft_config`), `[target] config` and `[engine] name` and `version` together say what is fed"
+
+
+def engine_feeds(inv: Investigation) -> Iterator[Finding]:
+    """The boundaries that the engine feeds with the config as it is."""
+    absent = [
+        name
+        for name, part in (
+            ("the engine", inv.engine),
+            ("the drafter's config", inv.draft_config),
+            ("the target's config", inv.target_config),
+        )
+        if part is None
+    ]
+    if absent:
+        yield Finding(
+            "wiring.engine", f"What the engine feeds is not known: {' and '.join(absent)} not given", Status.NOT_GIVEN, next=CONFIG_HINT
+        )
+        return
+    fed = inv.engine_wiring
+    lost = [slot for slot, b in enumerate(fed.wiring) if b is None]
+    ids = f"layer ids {fed.ids}" if fed.ids is not None else "no layer ids, so its default"
+    broken = bool(lost) or not fed.captures_boundaries
+    yield Finding(
+        id="wiring.engine",
+        title=f"{fed.engine.title} feeds boundaries {fed.wiring} with {inv.draft_config_name}",
+        status=Status.FAIL if broken else Status.CANNOT_TELL if fed.assumptions else Status.PASS,
+        claim=f"{inv.draft_config_name} says {ids}" + (f" ({fed.key})" if fed.key else ""),
+        evidence=" ".join(
+            [f"Rule of {fed.engine.title} for {fed.target.architecture}: {fed.convention.rule}.", *fed.notes, *fed.assumptions]
+        ),
+        numbers={
+            "boundaries": fed.wiring.to_json(),
+            "ids": fed.ids,
+            "num_layers": fed.target.num_layers,
+            "rule": fed.convention.rule,
+            "read_in": fed.convention.read,
+            "other_versions": [{"versions": v.versions, "boundaries": list(v.boundaries)} for v in fed.other_versions],
+        },
+        next="Name the engine's exact version: the same ids mean other layers in other versions." if fed.assumptions else "",
+    )
+
+
+def lint_config(inv: Investigation) -> Iterator[Finding]:
+    """Keys that this engine ignores or reads with another meaning, and the trainer's habits against the engine's."""
+    if inv.engine is None or inv.draft_config is None:
+        yield Finding("config", "Ignored keys: the engine or the drafter's config is not given", Status.NOT_GIVEN, next=CONFIG_HINT)
+        return
+    training = inv.case.training
+    found = lint(inv.draft_config, inv.engine, inv.target_config, training.framework, training.version, launch=inv.launch)
+    yield from (f for f in found if f.id != "config.final_norm" or inv.dump is None)  # with a dump, `dump.last_state` says it

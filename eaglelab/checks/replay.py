@@ -1,0 +1,258 @@
+"""The drafter run alone: does it work on its own data, on which feed, and what does the engine's feed cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from eaglelab.findings import Finding, Status
+from eaglelab.investigation import Investigation, NotGiven
+from eaglelab.wiring import boundary_name
+
+DUMP = "`[dump] path` names the folder of hidden states that the drafter was trained on"
+HARDLY = 0.01
+"""A place whose zeroing costs less than this much step-0 acceptance (upper bound) is hardly used."""
+OWN_TEXT = 0.9
+"""Share of trained text that must be the target's own choice before the walk predicts an engine."""
+
+
+def _ready(inv: Investigation) -> None:
+    if inv.dump is None:
+        raise NotGiven("a dump", DUMP)
+    inv.drafter  # noqa: B018 - raises its own reasons
+    if inv.embedding is None:
+        inv._rows()
+
+
+def works(inv: Investigation) -> Iterator[Finding]:
+    """Acceptance on the dump's own feed, against the best constant guess."""
+    _ready(inv)
+    own = inv.replay_named("the dump's feed")
+    counts = own.counts
+    if not counts.counted[0]:
+        yield Finding(
+            "replay.works",
+            "No trained token in the samples read: nothing to replay",
+            Status.CANNOT_TELL,
+            next="Read more samples, or mend the loss mask.",
+        )
+        return
+    from eaglelab.replay import sample_interval
+
+    low, high = sample_interval(own)
+    chance = constant_guess(inv)
+    good = low > 2 * chance
+    yield Finding(
+        id="replay.works",
+        title=f"On its own the drafter is right {counts.marginal(0):.1%} of the time at step 0 on the dump's feed",
+        status=Status.PASS if good else Status.FAIL if high <= 2 * chance else Status.CANNOT_TELL,
+        claim=f"The drafter was trained on such samples (split: {inv.case.dump.split or 'not said'}).",
+        evidence=f"{counts.right[0]:,} of {counts.counted[0]:,} tokens in {inv.sampled} (95 % interval by sample {low:.1%} to {high:.1%}), "
+        f"judged by {own.judged_by}. Always saying the commonest token would be right {chance:.1%} of the time. "
+        f"{counts.out_of_vocabulary[0] / counts.counted[0]:.1%} of the right tokens are outside the draft vocabulary."
+        + ("" if own.mask_known else " The loss mask is unknown: all positions count."),
+        numbers={"interval": [low, high], "constant_guess": chance, **own.to_json()},
+        next="" if good else "Training did not take, or this is not the dump (or feed) that it was trained on: see replay.order.",
+    )
+
+
+def constant_guess(inv: Investigation) -> float:
+    """Acceptance of always drafting the commonest trained token: what knowing nothing gives."""
+    from eaglelab.replay.answers import trained_positions
+
+    spoken = Counter(t for s in inv.samples for t in s.token_ids[trained_positions(s)].tolist())
+    return spoken.most_common(1)[0][1] / spoken.total() if spoken else 0.0
+
+
+def order(inv: Investigation) -> Iterator[Finding]:
+    """Every ordered choice of slots and the embedding, ranked on the same tokens."""
+    _ready(inv)
+    ranking, finalists = inv.replays
+    names = ranking.table["variant"].tolist()
+    tied = [n for n, t in zip(names, ranking.table["tied"], strict=True) if t]
+    fits = 0 in ranking.tied
+    if ranking.note:
+        status, title = Status.CANNOT_TELL, f"Which order of slots the drafter fits cannot be told: {ranking.note}"
+    elif fits:
+        others = [n for n in tied if n != "the dump's feed"]
+        title = "No order of slots fits the drafter better than the dump's own" + (
+            f"; {len(others)} cannot be told from it" if others else ""
+        )
+        status = Status.PASS
+    else:
+        status, title = Status.FAIL, f"The drafter fits another feed better than the dump's: {names[0]}"
+    yield Finding(
+        id="replay.order",
+        title=title,
+        status=status,
+        claim=f"The dump's feed: slots {list(inv.dump.feed.aux)} in this order.",
+        evidence=f"{len(names)} ordered choices of slots and embedding over {inv.sampled}; paired differences resampled by sample, corrected "
+        f"for all pairs. Best: {names[0]} ({ranking.table['acceptance'].iloc[0]:.1%}). Cannot be told from the best: {'; '.join(tied)}.",
+        numbers={
+            "ranking": ranking.table.head(12).to_dict(orient="records"),
+            "variants": len(names),
+            "finalists": [r.to_json() for r in finalists],
+        },
+        next="Set `[dump] feed` to the order that fits, or have the trainer read the slots as the engine feeds them."
+        if status is Status.FAIL
+        else "",
+    )
+
+
+def engine_feed(inv: Investigation) -> Iterator[Finding]:
+    """The replay on what the engine feeds, beside the dump's feed: the accuracy under both wirings."""
+    _ready(inv)
+    if inv.engine_wiring is None:
+        raise NotGiven("the engine's wiring", "`[engine] name` and `version`, `[drafter] path` and `[target] config` say what is fed")
+    fed = inv.engine_wiring.wiring
+    variant = inv.feeds.engine
+    if variant is None:
+        yield Finding(
+            "replay.engine",
+            f"The replay cannot show {inv.engine.title}'s feed {fed}: {inv.feeds.engine_reason}",
+            Status.CANNOT_TELL,
+            next="Give the target or a sketch, so that the slots get their boundaries; states that are not in the dump cannot be replayed.",
+        )
+        return
+    if variant.feed == inv.feeds.dump.feed:
+        yield Finding(
+            "replay.engine", f"{inv.engine.title} feeds what the drafter was replayed on", Status.PASS, numbers={"feed": list(variant.feed)}
+        )
+        return
+    from eaglelab.replay import difference
+
+    own, served = inv.replay_named("the dump's feed"), inv.replay_named("the engine's feed")
+    gap, low, high = difference(own, served)
+    a, b = own.counts, served.counts
+    yield Finding(
+        id="replay.engine",
+        title=f"Fed as by {inv.engine.title}, step-0 acceptance is {b.marginal(0):.1%} instead of {a.marginal(0):.1%}, "
+        f"accept length {b.accept_length:.2f} instead of {a.accept_length:.2f}",
+        status=Status.FAIL if low > 0 else Status.CANNOT_TELL,
+        claim=f"{inv.engine.title} feeds {fed}; as sources: {', '.join(str(s) for s in variant.feed)} ({inv.feeds.engine_reason}).",
+        evidence=f"Difference {gap:.1%} (95 % interval by sample {low:.1%} to {high:.1%}) over {a.counted[0]:,} tokens in {inv.sampled}.",
+        numbers={"difference": gap, "interval": [low, high], "dump_feed": own.to_json(), "engine_feed": served.to_json()},
+        next="Make the engine feed what the drafter was trained on: see wiring.match."
+        if low > 0
+        else "The replay does not tell these two feeds apart; read more samples.",
+    )
+
+
+def choices(inv: Investigation) -> Iterator[Finding]:
+    """Token shift, recurrence, residual and vocabulary map the other way: does one of them fit better?"""
+    _ready(inv)
+    from eaglelab.replay import rank
+
+    base, others = inv.other_choices
+    judged = [(step, rank([base, *others], step=step)) for step in range(min(2, inv.steps))]
+    better = {
+        others[i - 1].variant.name: step
+        for step, ranking in judged
+        for i in ranking.order[: ranking.order.index(0)]
+        if 0 not in ranking.tied and i in ranking.tied
+    }
+    listed = "; ".join(f"{r.variant.name}: accept length {r.counts.accept_length or 0:.2f}" for r in others)
+    yield Finding(
+        id="replay.choices",
+        title=f"The drafter fits better with: {', '.join(better)}"
+        if better
+        else "No other choice of trainer or engine fits the drafter better than its config",
+        status=Status.FAIL if better else Status.PASS,
+        claim="The config's flags are those that it was trained with.",
+        evidence=f"Config: accept length {base.counts.accept_length or 0:.2f}. One by one the other way: {listed}.",
+        numbers={"base": base.to_json(), "others": [r.to_json() for r in others]},
+        next="Write the flag into the config; where the engine ignores it (see config.*), serve with one that does not." if better else "",
+    )
+
+
+def slots(inv: Investigation) -> Iterator[Finding]:
+    """Each slot's share of the fused input, and what zeroing it or moving it by a row costs."""
+    _ready(inv)
+    from eaglelab.replay import difference
+
+    base, changed = inv.places
+    count = len(base.variant.feed)
+    rows = []
+    for place in range(count):
+        zeroed, late = changed[place], changed[count + place]
+        cost, low, high = difference(base, zeroed)
+        rows.append(
+            {
+                "place": place,
+                "slot": base.variant.feed[place],
+                "share": base.shares[place],
+                "zeroed_costs": cost,
+                "low": low,
+                "high": high,
+                "one_row_late_costs": difference(base, late)[0],
+            }
+        )
+    unused = [r for r in rows if r["high"] < HARDLY]
+    wiring = inv.dump_wiring
+    told = [
+        f"slot {r['slot']}" + ("" if wiring is None or wiring[r["slot"]] is None else f" ({boundary_name(wiring[r['slot']])})")
+        for r in unused
+    ]
+    yield Finding(
+        id="replay.slots",
+        title=f"The drafter hardly uses {', '.join(told)}: no replay can tell what is in it"
+        if unused
+        else "The drafter uses every slot that it is fed",
+        status=Status.PASS,
+        claim="A drafter needs all the slots that it is fed.",
+        evidence=" ".join(
+            f"Slot {r['slot']}: {r['share']:.0%} of the fused input, zeroing it costs {r['zeroed_costs']:.1%} ({r['low']:.1%} to {r['high']:.1%}), "
+            f"one row late {r['one_row_late_costs']:.1%}."
+            for r in rows
+        ),
+        numbers={"places": rows, "hardly_used": [r["slot"] for r in unused]},
+        next="Where the identity of such a slot matters, compare values: a sketch or a forward of the target." if unused else "",
+    )
+
+
+def expected(inv: Investigation) -> Iterator[Finding]:
+    """The accept length that this drafter should reach, and what an engine's counters should say on this text."""
+    _ready(inv)
+    own = inv.replay_named("the dump's feed")
+    counts, walk, (agree, n) = own.counts, own.walk, own.text_agreement
+    if counts.accept_length is None:
+        yield Finding(
+            "replay.expected", "No answer in the samples is long enough for all steps", Status.CANNOT_TELL, next="Replay fewer steps."
+        )
+        return
+    share = agree / n if n else 0.0
+    judged = own.judged_by == "the target's argmax"
+    predicts = walk is not None and walk.verify_steps > 0 and (share >= OWN_TEXT or not judged)
+    per_step = ", ".join(f"step {k} {counts.joint_rate(k):.1%}" for k in range(counts.steps))
+    path = (
+        f" A greedy engine walking through this text would count {walk.accepted:,} accepted tokens in {walk.verify_steps:,} verify steps."
+        if predicts
+        else " No prediction of an engine's counters: "
+        + (
+            "the loss mask is unknown."
+            if walk is None
+            else f"only {share:.0%} of the text is the target's own choice."
+            if judged
+            else "no whole step."
+        )
+    )
+    note = (
+        ""
+        if judged
+        else " The text's token counts as right: without the target's lm_head it is assumed to be the target's own greedy text."
+    )
+    yield Finding(
+        id="replay.expected",
+        title=f"With {counts.steps} drafted steps this drafter should reach an accept length of "
+        + (f"{walk.accept_length:.2f}" if predicts else f"{counts.accept_length:.2f}"),
+        status=Status.PASS if predicts else Status.CANNOT_TELL,
+        claim="Accept length: tokens per verify pass, the bonus token included.",
+        evidence=f"Mean over all start rows {counts.accept_length:.2f} (joint acceptance: {per_step})." + path + note,
+        numbers={
+            "accept_length": counts.accept_length,
+            "walk": walk.to_json() if walk else None,
+            "text_agreement": share,
+            "steps": counts.steps,
+        },
+        next="Compare it with the server's `accept len` on the same prompts: below it, the engine feeds or computes something else.",
+    )

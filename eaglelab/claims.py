@@ -1,0 +1,41 @@
+"""What people write about slots, turned into boundaries so that it can be set beside the evidence. Claims are never evidence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from eaglelab.case import Claim
+from eaglelab.wiring import FINAL, Boundary, Wiring
+
+EMBEDDING_WORDS = re.compile(r"\b(embed\w*|token[ _]?emb\w*|wte)\b", re.IGNORECASE)
+FINAL_WORDS = re.compile(r"\b(final|last[ _]?hidden(_states?)?|post[- ]?norm|normed)\b", re.IGNORECASE)
+LAYER_NUMBER = re.compile(r"\b(?:layer|boundary|hidden[ _]?state|hs)[ _#]?\[?(\d+)\]?", re.IGNORECASE)
+
+
+def claimed_boundary(text: str) -> Boundary:
+    """The boundary that a label names: `embed` is 0, `layer3` is 3, `final` is FINAL; None where it names none.
+
+    `layer3` may mean "output of the fourth layer" to its writer; it is taken as boundary 3, the reading that costs the claim least,
+    and the finding says so.
+    """
+    if EMBEDDING_WORDS.search(text):
+        return 0
+    number = LAYER_NUMBER.search(text)
+    if number:
+        return int(number.group(1))
+    return FINAL if FINAL_WORDS.search(text) else None
+
+
+def claimed_wiring(claims: Iterable[Claim]) -> Wiring | None:
+    """The dump's wiring as the claims on slots have it; None where none names a boundary."""
+    named = {c.slot: claimed_boundary(c.text) for c in claims if c.slot is not None}
+    if not any(b is not None for b in named.values()):
+        return None
+    return Wiring.of(named.get(slot) for slot in range(max(named) + 1))
+
+
+def claimed_ids(text: str) -> list[int] | None:
+    """Layer ids written in a claim's text, `[-1, 2, 15]`; None where there is no such list."""
+    found = re.search(r"\[\s*(-?\d+(?:\s*,\s*-?\d+)*)\s*\]", text)
+    return [int(n) for n in found.group(1).split(",")] if found else None

@@ -1,0 +1,421 @@
+"""A case with its parts opened and its measurements taken, each once and only when asked for.
+
+The checks, the CLI and the notebooks all read from here, so that no number exists in only one of them. A part that the case does not
+give is None; what is given and cannot be used raises that part's own error, which the checks turn into a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from eaglelab.case import Case, open_case
+from eaglelab.claims import claimed_wiring
+from eaglelab.engines.conventions import Engine, parse_engine
+from eaglelab.engines.launch import Launch, parse_launch
+from eaglelab.engines.wiring_report import EngineWiring, engine_wiring
+from eaglelab.wiring import FINAL, Boundary, Wiring
+
+if TYPE_CHECKING:  # torch, pandas and transformers load with the parts that need them
+    from eaglelab.drafter.audit import Audit
+    from eaglelab.drafter.config import DrafterConfig
+    from eaglelab.drafter.embedding import EmbeddingRows
+    from eaglelab.drafter.model import Drafter
+    from eaglelab.dumps import Dump, Sample
+    from eaglelab.dumps.health import Health
+    from eaglelab.fingerprint import Fingerprint
+    from eaglelab.identify import Identification
+    from eaglelab.replay import Ranking, Replay, TargetHead, Variant
+
+IDENTIFY_SAMPLES = 4
+"""Samples compared with the target: identity is a matter of values, not of many samples."""
+SMALL_TARGET = 8 * 2**30
+"""Bytes of weights up to which `way="auto"` runs the target's forward; above it takes the sketch, or single tensors."""
+STEPS = 3
+"""Drafted steps of a replay unless the launch line says otherwise: SGLang's default for most models."""
+
+
+class NotGiven(LookupError):
+    """A measurement's input is absent from the case. `what` is missing, `how` to get it."""
+
+    def __init__(self, what: str, how: str) -> None:
+        super().__init__(f"{what} is not given; {how}")
+        self.what, self.how = what, how
+
+
+@dataclass(frozen=True)
+class Feeds:
+    """The feeds that get compared by replay, as places in fc."""
+
+    dump: Variant
+    """The dump's own feed: what the drafter was trained on, if it was trained on this dump as it stands."""
+    engine: Variant | None
+    """What the engine feeds with the config as it is; None where its boundaries cannot be had from the inputs at hand."""
+    engine_reason: str
+    """Why `engine` is None, or how it was put together."""
+
+
+class Investigation:
+    """One case, opened."""
+
+    def __init__(
+        self,
+        case: Case | str,
+        *,
+        max_samples: int | None = 32,
+        seed: int = 0,
+        device: str = "auto",
+        dtype: str = "auto",
+        steps: int | None = None,
+        way: str = "auto",
+    ) -> None:
+        """max_samples: samples of the dump that are read (None = all). way: how the target is had: auto, forward, sketch, tensors."""
+        if way not in ("auto", "forward", "sketch", "tensors"):
+            raise ValueError(f"way is {way!r}, expected auto, forward, sketch or tensors")
+        self.case = case if isinstance(case, Case) else open_case(case)
+        self.max_samples, self.seed, self.device, self.dtype, self.way = max_samples, seed, device, dtype, way
+        self._steps = steps
+
+    # -- configs: no torch ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def launch(self) -> Launch | None:
+        return parse_launch(self.case.engine.launch) if self.case.engine.launch else None
+
+    @cached_property
+    def engine(self) -> Engine | None:
+        """The engine that serves: from `[engine]`, else from the launch line (then without a version)."""
+        spec = self.case.engine.spec or (self.launch.engine if self.launch else None)
+        return parse_engine(spec) if spec else None
+
+    @cached_property
+    def draft_config(self) -> dict[str, Any] | None:
+        """The config that the engine reads: `[engine] draft_config`, else the drafter's own."""
+        from eaglelab.drafter.config import read_config
+
+        path = self.case.engine.draft_config or self.case.drafter.path
+        return None if path is None else read_config(path)
+
+    @property
+    def draft_config_name(self) -> str:
+        """The config's path as the case's reader knows it."""
+        path = self.case.engine.draft_config
+        if path is None:
+            path = self.case.drafter.path / "config.json" if self.case.drafter.path.is_dir() else self.case.drafter.path
+        return relative_to_case(self.case, path)
+
+    @cached_property
+    def drafter_config(self) -> DrafterConfig | None:
+        from eaglelab.drafter.config import DrafterConfig
+
+        path = self.case.drafter.path or self.case.engine.draft_config
+        return None if path is None else DrafterConfig.load(path)
+
+    @cached_property
+    def target_config(self) -> dict[str, Any] | None:
+        """config.json of the target, from `[target] config` or its folder."""
+        from eaglelab.drafter.config import read_config
+
+        path = self.case.target.config or self.case.target.path
+        return None if path is None else read_config(path)
+
+    @cached_property
+    def engine_wiring(self) -> EngineWiring | None:
+        """What the engine feeds with the config as it is; None where engine, drafter config or target config is absent."""
+        if self.engine is None or self.draft_config is None or self.target_config is None:
+            return None
+        return engine_wiring(self.draft_config, self.target_config, self.engine)
+
+    @cached_property
+    def audit(self) -> Audit | None:
+        """The drafter's tensors against its config, from file headers; None without a folder or with a `.bin` only."""
+        from eaglelab.drafter.audit import audit_folder
+
+        path = self.case.drafter.path
+        return audit_folder(path, self.drafter_config) if path is not None and path.is_dir() else None
+
+    @property
+    def steps(self) -> int:
+        """Drafted steps: as asked, else the launch line's, else the default."""
+        if self._steps is not None:
+            return self._steps
+        return (self.launch.num_steps if self.launch else None) or STEPS
+
+    @cached_property
+    def claimed(self) -> Wiring | None:
+        """The dump's wiring as somebody claims it, slot by slot; None where no claim names a slot's boundary."""
+        return claimed_wiring(self.case.claims)
+
+    # -- the dump ---------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def dump(self) -> Dump | None:
+        from eaglelab.dumps import open_dump
+
+        section = self.case.dump
+        if section.path is None:
+            return None
+        dump = open_dump(section.path, section.format, section.files, bool(section.allow_pickle))
+        if section.feed is not None:
+            dump.feed = section.feed
+        return dump
+
+    @cached_property
+    def samples(self) -> list[Sample]:
+        """The chosen samples, memory-mapped. Raises NotGiven without a dump."""
+        if self.dump is None:
+            raise NotGiven("a dump", "`[dump] path` names the folder of hidden states that the drafter was trained on")
+        return list(self.dump.samples(self.max_samples, self.seed))
+
+    @property
+    def sampled(self) -> str:
+        """`8 of 100,000 samples`."""
+        return f"{len(self.samples):,} of {len(self.dump):,} samples"
+
+    @cached_property
+    def health(self) -> Health | None:
+        from eaglelab.dumps.health import check_health
+
+        if self.dump is None:
+            return None
+        config = self.drafter_config
+        vocabulary, width = (config.vocab_size, config.target_hidden_size) if config else (None, None)
+        return check_health(self.dump, self.max_samples, self.seed, vocabulary, width)
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        from eaglelab.fingerprint import fingerprint
+
+        return fingerprint(self.samples, total=len(self.dump))
+
+    # -- the target -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def source(self) -> Any:
+        """What the slots are compared with: a ForwardSource, a Sketch, a TensorSource, or embedding rows. Raises NotGiven."""
+        from eaglelab.target import ForwardSource, TensorSource
+        from eaglelab.target.sketch import load_sketch
+
+        target, way = self.case.target, self.way
+        if way == "auto":
+            small = target.path is not None and weight_bytes(target.path) <= SMALL_TARGET
+            way = "forward" if small else "sketch" if target.sketch else "tensors" if target.path else "rows"
+        if way == "rows":
+            if self.embedding is None or self.dump is None:
+                raise NotGiven("a target", "give `[target] path`, or `[target] sketch` made by somebody who has it (`eaglelab sketch`)")
+            return EmbeddingSource(self.embedding)
+        if way == "sketch":
+            if target.sketch is None:
+                raise NotGiven("a sketch", "`eaglelab sketch TARGET --dump DUMP --out sketch.safetensors` makes one")
+            return load_sketch(target.sketch)
+        if target.path is None:
+            raise NotGiven("the target's checkpoint", "`[target] path` names its folder")
+        return ForwardSource(target.path, device=self._torch_device) if way == "forward" else TensorSource(target.path)
+
+    @cached_property
+    def identification(self) -> Identification:
+        """Which boundary each slot holds. Raises NotGiven."""
+        from eaglelab.identify import identify
+
+        return identify(self.samples[:IDENTIFY_SAMPLES], self.source, seed=self.seed)
+
+    @property
+    def dump_wiring(self) -> Wiring | None:
+        """The dump's wiring by comparison of values; None where there is nothing to compare with."""
+        if self.dump is None:
+            return None
+        try:
+            return self.identification.wiring
+        except NotGiven:
+            return Wiring.of([None] * len(self.samples[0].slots))
+
+    @cached_property
+    def head(self) -> TargetHead | None:
+        """The target's lm_head and final norm; None without its checkpoint."""
+        from eaglelab.replay import TargetHead
+        from eaglelab.target import TensorSource
+
+        if self.case.target.path is None:
+            return None
+        tensors = TensorSource(self.case.target.path)
+        return TargetHead(tensors.checkpoint.tensor(tensors.checkpoint.head_name), tensors.norm)
+
+    # -- the drafter ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _torch_device(self) -> str:
+        from eaglelab.drafter.checkpoint import choose_device
+
+        return str(choose_device(self.device))
+
+    @cached_property
+    def drafter(self) -> Drafter:
+        """Raises NotGiven, DrafterError."""
+        from eaglelab.drafter.checkpoint import load_drafter
+
+        if self.case.drafter.path is None:
+            raise NotGiven("a drafter", "`[drafter] path` names the folder with its config.json and weights")
+        head = self.head.lm_head if self.audit is not None and self.audit.borrowed and self.head is not None else None
+        return load_drafter(self.case.drafter.path, device=self.device, dtype=self.dtype, lm_head=head)[0]
+
+    @cached_property
+    def embedding(self) -> EmbeddingRows | None:
+        """Embedding rows of the samples' tokens: from the case's file, the target, the drafter's own table, or the sketch."""
+        import torch
+
+        from eaglelab.drafter.checkpoint import own_embedding
+        from eaglelab.drafter.embedding import EmbeddingRows, load_embedding_rows
+        from eaglelab.target import TensorSource
+        from eaglelab.target.sketch import load_sketch
+
+        if self.case.drafter.embed is not None:
+            return load_embedding_rows(self.case.drafter.embed)
+        ids = torch.cat([s.token_ids for s in self.samples]).unique()
+        if self.case.target.path is not None:
+            return EmbeddingRows(ids, TensorSource(self.case.target.path).embedding_rows(ids), "the target's embedding table")
+        if self.case.drafter.path is not None and (rows := own_embedding(self.case.drafter.path, ids)) is not None:
+            return rows
+        if self.case.target.sketch is not None:
+            sketch = load_sketch(self.case.target.sketch)
+            return EmbeddingRows(sketch.embedding_ids, sketch.embedding_rows, "the sketch")
+        return None
+
+    # -- the replay -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def feeds(self) -> Feeds:
+        """The dump's feed and the engine's, in terms of what is at hand."""
+        from eaglelab.replay import Variant
+
+        aux = tuple(self.dump.feed.aux)
+        base = Variant(aux, label="the dump's feed")
+        if self.engine_wiring is None:
+            return Feeds(base, None, "the engine's wiring is not known")
+        feed, why = self._sources_of(self.engine_wiring.wiring)
+        return Feeds(base, None if feed is None else Variant(feed, label="the engine's feed"), why)
+
+    def _sources_of(self, wiring: Sequence[Boundary]) -> tuple[tuple | None, str]:
+        """Slots (or the embedding) that hold the boundaries wanted: by identity where it is known, by the claims where not."""
+        from eaglelab.replay import EMBEDDING
+
+        known = self.dump_wiring
+        ground = "by the slots' identity"
+        if known is None or not known.known:
+            named, ground = self.claimed, "by what is claimed of the slots"
+            known = named if known is None or named is None else Wiring.of(k if k is not None else c for k, c in zip_longest(known, named))
+        place = {b: slot for slot, b in reversed(list(enumerate(known or ()))) if b is not None}
+        place[0] = EMBEDDING  # boundary 0 is the embedding row itself, whatever a slot is said to hold
+        absent = [b for b in wiring if b not in place]
+        if absent:
+            names = ", ".join("a slot that is not captured" if b is None else f"boundary {b}" for b in absent)
+            return None, f"the engine feeds {names}, which no slot of the dump holds"
+        return tuple(place[b] for b in wiring), ground
+
+    @cached_property
+    def replays(self) -> tuple[Ranking, list[Replay]]:
+        """All feeds ranked at step 0, and the finalists over all steps. The dump's feed and the engine's are always among them.
+
+        Candidates: every ordered choice of slots and the embedding for the places of fc. Raises NotGiven, DrafterError.
+        """
+        from eaglelab.replay import EMBEDDING, rank_feeds, slot_orders
+
+        named = [v for v in (self.feeds.dump, self.feeds.engine) if v is not None]
+        orders = slot_orders([*range(len(self.samples[0].slots)), EMBEDDING], len(self.feeds.dump.feed))
+        taken = {v.feed for v in named}
+        variants = named + [v for v in orders if v.feed not in taken]
+        return rank_feeds(self.drafter, self.samples, self._rows(), variants, steps=self.steps, **self._judge())
+
+    def replay_of(self, variants: Sequence[Variant], *, steps: int | None = None, probabilities: bool = False) -> list[Replay]:
+        """Replays of further variants on the same samples."""
+        from eaglelab.replay import replay
+
+        options = self._judge() | {"probabilities": probabilities and self.head is not None}
+        return replay(self.drafter, self.samples, self._rows(), variants, steps=steps or self.steps, **options)
+
+    def replay_named(self, label: str) -> Replay | None:
+        """The finalist that carries a label, None where it was not run."""
+        return next((r for r in self.replays[1] if r.variant.label == label), None)
+
+    @cached_property
+    def places(self) -> tuple[Replay, list[Replay]]:
+        """The dump's feed, and each place of fc zeroed and one row late: what they cost."""
+        from eaglelab.replay import places_changed
+
+        base = self.feeds.dump
+        first, *rest = self.replay_of([base, *places_changed(base)], steps=1)
+        return first, rest
+
+    @cached_property
+    def other_choices(self) -> tuple[Replay, list[Replay]]:
+        """The dump's feed, and the choices that trainers and engines make differently, one by one."""
+        from eaglelab.drafter.model import Flags
+        from eaglelab.replay import other_choices
+
+        base = self.feeds.dump
+        first, *rest = self.replay_of([base, *other_choices(base, Flags.of(self.drafter.config))])
+        return first, rest
+
+    @cached_property
+    def drafter_wiring(self) -> Wiring | None:
+        """What the drafter's fc was trained on, as far as the replay tells: the dump's feed where nothing fits better."""
+        wiring = self.dump_wiring
+        if wiring is None or self.case.drafter.path is None or self.embedding is None:
+            return None
+        ranking, _ = self.replays
+        if 0 in ranking.tied:  # variant 0 is the dump's own feed
+            return wiring.select(self.feeds.dump.feed)
+        return None
+
+    def _rows(self) -> EmbeddingRows:
+        if self.embedding is None:
+            raise NotGiven(
+                "embedding rows",
+                "the replay needs the embedding of every token of the samples: `[drafter] embed` names a file with them, or give "
+                "`[target] path` (most drafter checkpoints carry no embedding table)",
+            )
+        return self.embedding
+
+    def _judge(self) -> dict[str, Any]:
+        return {"last": self.dump.feed.last, "head": self.head}
+
+
+class EmbeddingSource:
+    """Embedding rows as a source for `identify`: it shows boundary 0 and nothing else."""
+
+    num_layers = None
+
+    def __init__(self, rows: EmbeddingRows) -> None:
+        self.rows, self.hidden_size, self.path = rows, rows.width, rows.source
+
+    def visit(self, token_ids, visit, branches: bool = False) -> None:
+        visit(0, [self.rows(ids) for ids in token_ids], None)
+
+
+def weight_bytes(folder) -> int:
+    """Bytes of the weight files in a checkpoint folder."""
+    return sum(p.stat().st_size for p in folder.iterdir() if p.suffix in (".safetensors", ".bin"))
+
+
+def relative_to_case(case: Case, path) -> str:
+    """A path as the case's reader knows it: relative to the case where it lies inside."""
+    try:
+        return path.resolve().relative_to(case.root.resolve()).as_posix()
+    except ValueError:
+        return path.name
+
+
+def zip_longest(known: Wiring, named: Wiring):
+    """Pairs over the slots of `known`; slots that nobody names are None."""
+    return ((b, named[slot] if slot < len(named) else None) for slot, b in enumerate(known))
+
+
+def with_dump_feed(investigation: Investigation, feed: Sequence[int]) -> Investigation:
+    """The same case with another choice of slots for the drafter."""
+    case = investigation.case
+    changed = replace(case, dump=replace(case.dump, feed=tuple(feed)))
+    return Investigation(changed, max_samples=investigation.max_samples, seed=investigation.seed, device=investigation.device)
+
+
+__all__ = ["FINAL", "Investigation", "NotGiven"]
