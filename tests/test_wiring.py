@@ -139,6 +139,8 @@ def test_what_cannot_be_fed_is_refused():
         corrected_config(DRAFT, [16, 3, 28], LLAMA30, "sglang==0.5.23")
     with pytest.raises(CannotFeed, match="reads no layer ids from a drafter's config"):
         corrected_config(DRAFT, [3, 16, 28], LLAMA30, "hf")
+    with pytest.raises(CorrectedConfigError, match="eagle_config in the drafter's config is 'x', expected an object or nothing"):
+        corrected_config({**PLAIN, "eagle_config": "x"}, [3, 16, 28], LLAMA30, "sglang==0.5.23")
 
 
 def test_the_corrected_copy_is_written_beside_the_original(tmp_path):

@@ -124,13 +124,15 @@ def corrected_config(
 ) -> tuple[dict[str, Any], str]:
     """A copy of the config that makes `engine` feed the wanted boundaries, and the unified diff against the original.
 
-    The copy is run through `engine_wiring` before it is handed out. Raises CannotFeed where no config does it.
+    The copy is run through `engine_wiring` before it is handed out. Raises CannotFeed where no config does it, CorrectedConfigError for a broken one.
     """
     engine = parse_engine(engine) if isinstance(engine, str) else engine
     target = target_shape(target_config)
     convention = convention_for(engine, target.architecture)
     wanted = tuple(wanted)
     new = copy.deepcopy(dict(draft_config))
+    if not isinstance(new.get("eagle_config"), (dict, type(None))):
+        raise CorrectedConfigError(f"eagle_config in the drafter's config is {new['eagle_config']!r}, expected an object or nothing")
     if not convention.family.get("write_key"):
         raise CannotFeed(engine.title, wanted, ["It reads no layer ids from a drafter's config; give an engine, such as sglang==0.5.23."])
     if wanted == (FINAL,):
