@@ -124,7 +124,7 @@ def corrected_config(
 ) -> tuple[dict[str, Any], str]:
     """A copy of the config that makes `engine` feed the wanted boundaries, and the unified diff against the original.
 
-    The copy is run through `engine_wiring` before it is handed out. Raises CannotFeed where no config does it, CorrectedConfigError for a broken one.
+    The copy is run through `engine_wiring` first. Raises CannotFeed where no config does it, CorrectedConfigError for a broken one.
     """
     engine = parse_engine(engine) if isinstance(engine, str) else engine
     target = target_shape(target_config)
