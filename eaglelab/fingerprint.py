@@ -29,7 +29,7 @@ from torch import Tensor
 
 from eaglelab.dumps import Sample
 from eaglelab.dumps.listing import natural
-from eaglelab.dumps.rows import float_blocks
+from eaglelab.dumps.rows import float_blocks, one_thread
 
 MASSIVE = 10.0
 """A token is massive in a slot when its norm is over this many times the slot's median in its sample. Massive activations (Sun et al.
@@ -136,6 +136,12 @@ class Fingerprint:
         return f"{len(self.samples):,}{of} sample{'s' * ((self.total or len(self.samples)) != 1)}, {tokens:,} tokens"
 
     @property
+    def text(self) -> str:
+        """The fingerprint in a sentence. It never says which layer a slot holds: norms cannot tell."""
+        medians = ", ".join(f"{median:.4f}" for median in self.slots["median"])
+        return f"Median L2 norm of slots 0 to {self._num_slots - 1}: {medians} ({self.counted}). Norms alone name no layer."
+
+    @property
     def _num_slots(self) -> int:
         return len(self.slot_names)
 
@@ -195,6 +201,7 @@ def fingerprint_sample(sample: Sample, rows: Sequence[int] = (0, 1, 2)) -> Sampl
     )
 
 
+@one_thread()
 def _norms_and_cosines(slots: Sequence[Tensor]) -> tuple[np.ndarray, np.ndarray]:
     """(norms [T, S], cosines [T, P]) from the slots' Gram matrix at each token, block by block."""
     gram = torch.empty(slots[0].shape[0], len(slots), len(slots), dtype=torch.float32)  # [T, S, S]
@@ -211,6 +218,7 @@ def _norms_and_cosines(slots: Sequence[Tensor]) -> tuple[np.ndarray, np.ndarray]
         norms = np.where(np.isfinite(norms), norms, np.nan)
         first, second = np.array(list(_pairs(len(slots))), dtype=int).reshape(-1, 2).T
         cosines = gram[:, first, second] / (norms[:, first] * norms[:, second])  # [T, P]
+    norms = np.minimum(norms, np.finfo(np.float32).max)  # NaN stays; a finite state keeps a finite norm
     return norms.astype(np.float32), np.where(np.isfinite(cosines), cosines, np.nan).astype(np.float32)
 
 

@@ -209,7 +209,7 @@ def _file_problems(dump: Dump, sample: Sample) -> Iterable[Problem]:
 
 
 def _across(reports: list[SampleHealth], fact: str, what: str, detail: str, severity: str) -> list[Problem]:
-    """A problem for each sample whose fact is not the one that most samples have."""
+    """A problem for each sample whose fact is not the one that most samples have, unless it has that problem by itself."""
     values = Counter(report.facts[fact] for report in reports if report.facts)
     if len(values) < 2:
         return []
@@ -217,7 +217,7 @@ def _across(reports: list[SampleHealth], fact: str, what: str, detail: str, seve
     return [
         Problem(report.key, what, detail.format(got=report.facts[fact], usual=usual), severity)
         for report in reports
-        if report.facts and report.facts[fact] != usual
+        if report.facts and report.facts[fact] != usual and what not in {p.what for p in report.problems}
     ]
 
 

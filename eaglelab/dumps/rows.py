@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,18 @@ from torch import Tensor
 BLOCK_BYTES = 8 << 20
 """float32 bytes of one block over all slots. Measured on a 1281 x 7168 x 4 bf16 sample, one thread, 1 MB of L2 and 32 MB of L3:
 blocks of 4, 8 and 16 MB take 10 ms, of 1 MB 13 ms (calls), of 64 MB or the whole sample 15 ms (memory)."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch on one thread inside. The blocks are small, so threads would mostly wait for each other: on a busy machine two of them took
+    877 ms for what one does in 34. Samples are spread over processes instead."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def block_rows(width: int, slots: int = 1) -> int:
@@ -39,6 +52,7 @@ class BadRows:
     zero: Tensor  # [n] int64, rows of zeros only
 
 
+@one_thread()
 def bad_rows(slot: Tensor) -> BadRows:
     """NaN, infinite and all-zero rows of a slot [T, H] of any float dtype.
 
