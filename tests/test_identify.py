@@ -499,3 +499,73 @@ def test_json_is_plain(target, texts):
 
     text = json.dumps(identify(dump(target, texts, [2, FINAL]), target).to_json(), allow_nan=False)
     assert json.loads(text)["wiring"] == [2, "final"]
+
+
+# -- figures ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plots():
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    from eaglelab.plots import identify as module
+
+    yield module
+    plt.close("all")
+
+
+def boxes(ax):
+    """{linestyle: cells boxed} of the boxes that have a label."""
+    out = {}
+    for patch in ax.patches:
+        if not patch.get_label().startswith("_"):
+            out.setdefault(patch.get_linestyle(), []).append((round(patch.get_y() + 0.46), round(patch.get_x() + 0.5)))
+    return out
+
+
+def test_heatmap_boxes_what_is_held_and_what_is_claimed(plots, target, texts):
+    found = identify(dump(target, texts, [2, 4, FINAL], torch.bfloat16), target)
+    ax = plots.slot_heatmap(found, claimed=[0, 2, None])
+    assert boxes(ax) == {"-": [(0, 2), (1, 4), (2, 6)], "--": [(0, 0), (1, 2)]}
+    title = " ".join(ax.get_title(loc="left").split())
+    assert title.startswith("Slots hold boundaries 2, 4 and final; runner-up is at least ")
+    assert plots.slot_heatmap(found, "cosine").images[0].get_clim() == (-1, 1)
+    with pytest.raises(ValueError, match="value is 'norm', expected 'relative_error' or 'cosine'"):
+        plots.slot_heatmap(found, "norm")
+
+
+def test_figures_of_slots_that_cannot_be_told(plots, target, texts):
+    found = identify(dump(target, texts, [2, 4], change=lambda s, x: x.roll(1, 0) if s else x), target)
+    ax = plots.slot_heatmap(found)
+    assert sorted(boxes(ax)) == ["-", ":"]
+    assert "Slot 0 holds boundary 2; runner-up is" in " ".join(ax.get_title(loc="left").split())
+    assert ax.get_title(loc="left").endswith("slot 1 cannot be told")
+    bars = plots.margin_bars(found)
+    assert [t.get_text().endswith("(cannot tell)") for t in bars.texts] == [False, True]
+    none = identify(dump(target, [texts[0][:3]], [2]), target)
+    for draw in (plots.slot_heatmap, plots.margin_bars):
+        assert draw(none).get_title(loc="left") == "No slot's boundary can be told"
+
+
+def test_figures_draw_on_the_axes_given(plots, target, texts):
+    import matplotlib.pyplot as plt
+
+    found = identify(dump(target, texts, [2, 4]), target)
+    for draw in (plots.slot_heatmap, plots.margin_bars):
+        ax = plt.figure().add_subplot()
+        assert draw(found, ax=ax) is ax
+        ax.figure.savefig("/dev/null", format="png")
+
+
+def test_sixty_one_layers_have_room_for_their_ticks(plots):
+    deep = TinyTarget(num_layers=61, hidden_size=32, spread=0.1)
+    found = identify(dump(deep, random_texts(2, length=30), [3, 31, 59, FINAL], torch.bfloat16), deep)
+    assert found.wiring == Wiring.of([3, 31, 59, FINAL])
+    ax = plots.slot_heatmap(found)
+    labels = [t.get_text() for t in ax.get_xticklabels()]
+    assert {"0", "3", "31", "59", "final"} <= set(labels)
+    ax.figure.canvas.draw()
+    extents = [t.get_window_extent() for t in ax.get_xticklabels()]
+    assert all(a.x1 < b.x0 for a, b in zip(extents, extents[1:], strict=False)), labels

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from eaglelab.identify.rows import Rows, massive
-from eaglelab.target.sketch import common_prefix
 from eaglelab.wiring import FINAL, Boundary
 
 MIN_ROWS = 4
@@ -144,11 +143,12 @@ class Comparison:
 
 
 def _distinct_probes(rows: Rows, ids: Tensor, own: bool) -> Tensor:
-    """Probes at which another text has a row of its own: behind the common prefix, before its end."""
-    places = rows.positions[rows.probes]
-    if own:
+    """Probes at which another text has another token: there its rows cannot be taken for the sample's own."""
+    places = rows.positions[rows.probes]  # [P]
+    if own or not len(ids):
         return places[:0]
-    return ((places >= common_prefix(rows.token_ids, ids)) & (places < len(ids))).nonzero()[:, 0]
+    inside = places < len(ids)
+    return (inside & (rows.token_ids[places] != ids[places.clamp(max=len(ids) - 1)])).nonzero()[:, 0]
 
 
 def _against(slot: Tensor, slot_norms: Tensor, here: BoundaryRows, before: Tensor | None) -> dict[str, Tensor]:

@@ -89,7 +89,10 @@ def _swapped(out: Judgement, stats: SampleStats, rows: Rows, s: int, boundaries:
         return False
     out.kind, out.found = "swapped rows", boundaries[int(stats.other_boundary[s, j])]
     out.numbers = {"other": texts[j], "relative_error": error}
-    out.reason = f"holds the rows of {texts[j]}: boundary {out.found} there at relative error {error:.3g}, in its own text {out.error:.3g}"
+    out.reason = (
+        f"holds the rows of {texts[j]}: boundary {out.found} there at relative error {error:.3g}; "
+        f"on its own tokens the nearest is {out.best} at {out.error:.3g}"
+    )
     return True
 
 

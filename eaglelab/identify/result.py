@@ -143,6 +143,8 @@ def over_samples(s: int, judged: list[Judgement], rule: Rule, num_layers: int | 
 
 def _fit(tested: list[Judgement], top: Boundary) -> str:
     same = [j for j in tested if j.boundary == top]
+    if all(j.best != top for j in same):  # told by something else than values: the final norm's gain
+        return same[0].reason
     error = float(np.median([j.error for j in same]))
     with_runner = [j for j in same if j.runner_up is not None]
     if not with_runner:

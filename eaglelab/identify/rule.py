@@ -148,7 +148,9 @@ def _decide(
         out.reason = f"the last boundary looked at fits best ({fit}); the true one may come later: look further than boundary {out.best}"
     elif rule.between <= alpha <= 1 - rule.between:
         out.kind = "in between"
-        out.reason = f"lies {alpha:.0%} of the way from boundary {out.best} to {out.runner_up}: a state inside the layer ({fit})"
+        out.reason = (
+            f"lies {alpha:.0%} of the way from boundary {out.best} to {out.runner_up}: a state inside the layer, or clipped values ({fit})"
+        )
     elif clear or consistent:
         out.boundary = out.best
         out.reason = fit
