@@ -1,1 +1,29 @@
-"""The target: its checkpoint (way b: single tensors), its forward one layer at a time (way d)."""
+"""The target: its checkpoint's single tensors (way b) and its own forward, one decoder layer in memory at a time (way d).
+
+    checkpoint = open_checkpoint("path/to/target")
+    visit_boundaries("path/to/target", [sample.token_ids], visit, up_to=4)
+"""
+
+from eaglelab.target.checkpoint import Checkpoint, open_checkpoint
+from eaglelab.target.errors import CheckpointError, ForwardError
+from eaglelab.target.forward import ForwardSource, visit_boundaries
+from eaglelab.target.head import target_argmax
+from eaglelab.target.norms import FinalNorm, final_norm
+from eaglelab.target.tensors import TensorSource, embedding_rows, embedding_test, next_token_test, normed_test
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "FinalNorm",
+    "ForwardError",
+    "ForwardSource",
+    "TensorSource",
+    "embedding_rows",
+    "embedding_test",
+    "final_norm",
+    "next_token_test",
+    "normed_test",
+    "open_checkpoint",
+    "target_argmax",
+    "visit_boundaries",
+]

@@ -174,8 +174,11 @@ class Checkpoint:
             name = str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
             if name in ("float32", "bfloat16", "float16"):
                 return getattr(torch, name)
-        carrier = self._stored(self.embedding_name)
-        stored = self._shard(carrier).dtype(carrier)
+        try:
+            carrier = self._stored(self.embedding_name)
+            stored = self._shard(carrier).dtype(carrier)
+        except CheckpointError:
+            return torch.bfloat16
         return stored if stored in FLOATS else torch.bfloat16
 
     @cached_property
@@ -274,12 +277,17 @@ def _inside(file: object, index: Path) -> str:
 
 def _read_json(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"), object_hook=_float_or_object)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{file.parent.name}/{file.name} is not readable JSON: {error}") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{file.parent.name}/{file.name} holds a {type(content).__name__}, expected an object")
     return content
+
+
+def _float_or_object(value: dict[str, Any]) -> Any:
+    """transformers 5 writes infinities as {"__float__": "Infinity"}."""
+    return float(value["__float__"]) if value.keys() == {"__float__"} else value
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:

@@ -35,6 +35,7 @@ class ForwardSource:
         checkpoint = open_checkpoint(path)
         self.num_layers: int = checkpoint.num_layers
         self.hidden_size: int = checkpoint.hidden_size
+        self.vocab_size: int = checkpoint.vocab_size
 
     def visit(self, token_ids: list[Tensor], visit: Visit, branches: bool = False) -> None:
         """`visit_boundaries` of this target."""
@@ -137,8 +138,8 @@ class Target:
         if need > budget:
             raise ForwardError(
                 f"{self.checkpoint.path.name}: {_gb(need)} needed, memory_budget is {_gb(budget)}. The largest layer takes {_gb(layer)} "
-                f"in {self.dtype}, its working memory {_gb(working)}, the states of {len(samples)} samples ({tokens:,} tokens) {_gb(states)}, "
-                f"the rest {_gb(rest)}. Take fewer or shorter samples, a narrower dtype, or a machine with more memory"
+                f"in {self.dtype}, its working memory {_gb(working)}, the states of {len(samples)} samples ({tokens:,} tokens) "
+                f"{_gb(states)}, the rest {_gb(rest)}. Take fewer or shorter samples, a narrower dtype, or a machine with more memory"
             )
 
     def load_rest(self, samples: list[Tensor], to_end: bool) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import math
+import os
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -79,10 +82,32 @@ class SafetensorsShard:
             return file.get_tensor(name).clone()
 
     def rows(self, name: str, spans: list[tuple[int, int]]) -> Iterator[Tensor]:
-        with self._open(name) as file:
-            table = file.get_slice(name)
+        """Rows by plain reads: through a mapping each row would pull in its surroundings (measured: 4 MB a row, 5 ms)."""
+        shape, dtype = self.shape(name), self.dtype(name)
+        row = math.prod(shape[1:]) * dtype.itemsize  # bytes
+        with open(self.path, "rb", buffering=0) as file:
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+            begin = _data_offset(file, name)
             for start, stop in spans:
-                yield table[start:stop].clone()
+                piece = torch.empty((stop - start) * row, dtype=torch.uint8)
+                file.seek(begin + start * row)
+                if _read_into(file, piece) < len(piece):
+                    raise CheckpointError(f"{self.path.name} ends within rows {start}..{stop - 1} of {name}; copy or download it again")
+                yield piece.view(dtype).view(stop - start, *shape[1:])
+
+
+def _data_offset(file: BinaryIO, name: str) -> int:
+    """Where a tensor's values begin: a safetensors file is 8 bytes of header length, the header in JSON, the values."""
+    length = int.from_bytes(file.read(8), "little")
+    return 8 + length + json.loads(file.read(length))[name]["data_offsets"][0]
+
+
+def _read_into(file: BinaryIO, piece: Tensor) -> int:
+    buffer, got = memoryview(piece.numpy()), 0
+    while got < len(buffer) and (n := file.readinto(buffer[got:])):
+        got += n
+    return got
 
 
 class TorchShard:
@@ -94,11 +119,11 @@ class TorchShard:
     def _open(self) -> dict[str, Tensor]:
         try:
             content = load_mapped(self.path)
-        except pickle.UnpicklingError as error:
-            raise CheckpointError(
-                f"{self.path.name} holds more than tensors, and running code out of a checkpoint is refused; convert it to safetensors"
-            ) from error
-        except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        except Exception as error:  # garbage makes the unpickler raise whatever it likes
+            if isinstance(error, pickle.UnpicklingError) and "global" in str(error).lower():
+                raise CheckpointError(
+                    f"{self.path.name} holds more than tensors, and running code out of a checkpoint is refused; convert it to safetensors"
+                ) from error
             raise CheckpointError(broken(self.path, error)) from error
         content = content.get("state_dict", content) if isinstance(content, dict) else content
         if not isinstance(content, dict):
