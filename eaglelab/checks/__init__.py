@@ -66,3 +66,23 @@ def run_check(check: Check, investigation: Investigation) -> Iterator[Finding]:
             numbers={"error": type(error).__name__},
             next="Mend the input that is named, or leave its key out of case.toml to go on without it.",
         )
+
+
+def wirings(inv: Investigation, findings: Iterable[Finding], cheap: bool = False) -> dict[str, list | None]:
+    """The three wirings for JSON: `dump`, `drafter` and `engine`, each a list of boundaries or None where there is none to give.
+
+    What the findings could not get (an input that cannot be used) is None here, not an error.
+    """
+    failed = {f.id for f in findings if f.status is Status.CANNOT_TELL and "error" in f.numbers}
+
+    def get(name: str, ids: tuple[str, ...]) -> list | None:
+        if failed & set(ids):
+            return None
+        wiring = getattr(inv, name)
+        return None if wiring is None else wiring.to_json()
+
+    return {
+        "dump": None if cheap else get("dump_wiring", ("dump.health", "wiring.dump")),
+        "drafter": None if cheap else get("drafter_wiring", ("dump.health", "wiring.dump", "replay.order")),
+        "engine": inv.engine_wiring.wiring.to_json() if inv.engine_wiring and "wiring.engine" not in failed else None,
+    }

@@ -1,0 +1,111 @@
+"""What all findings together say: the stage at fault, the change to make, how sure.
+
+A verdict never rests on one statistic where a second, independent one is at hand: the wiring is compared by value *and* the replay shows
+what the other feed costs. Nothing is called `sure` on one of them alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from eaglelab.findings import Change, Finding, Status, Verdict
+from eaglelab.investigation import Investigation
+
+FAIL, PASS = Status.FAIL, Status.PASS
+
+
+def verdict(findings: Iterable[Finding], inv: Investigation) -> Verdict:
+    """Faults are named in the order of the data's way: drafter, dump, wiring, training. All that are found are named."""
+    by_id = {f.id: f for f in findings}
+    faults = [fault for look in (_drafter, _dump, _wiring, _training, _config) if (fault := look(by_id, inv)) is not None]
+    if not faults:
+        return _no_fault(by_id)
+    stages = list(dict.fromkeys(f.stage for f in faults))
+    confidence = min((f.confidence for f in faults), key=("sure", "likely", "cannot tell").index)
+    text = " ".join(f.text for f in faults)
+    return Verdict(" and ".join(stages), confidence, text, tuple(c for f in faults for c in f.changes))
+
+
+def _status(by_id: dict[str, Finding], key: str) -> Status | None:
+    return by_id[key].status if key in by_id else None
+
+
+def _drafter(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
+    bad = [by_id[k] for k in ("drafter.complete", "drafter.vocabulary") if _status(by_id, k) is FAIL]
+    if not bad:
+        return None
+    return Verdict("training", "sure", " ".join(f"{f.title}. {f.next}" for f in bad))
+
+
+def _dump(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
+    bad = [by_id[k] for k in ("wiring.anomalies", "dump.health") if _status(by_id, k) is FAIL]
+    if not bad:
+        return None
+    return Verdict("dump", "likely", " ".join(f"{f.title}. {f.next}" for f in bad))
+
+
+def _wiring(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
+    """The engine feeds another wiring than the dump holds. Two witnesses: values, and the replay on both feeds."""
+    match = by_id.get("wiring.match")
+    if match is None or match.status is not FAIL:
+        return None
+    works, served = _status(by_id, "replay.works"), by_id.get("replay.engine")
+    fed, held = inv.engine_wiring.wiring, inv.dump_wiring.select(inv.dump.feed.aux)
+    cost = f" {served.title}." if served is not None and served.status is FAIL else ""
+    if works is PASS and served is not None and served.status is FAIL:
+        confidence = "sure" if held.known else "likely"
+    else:
+        confidence = "likely"
+    words = f"The drafter was trained on boundaries {held} and {inv.engine.title} feeds it {fed}.{cost}"
+    changes = _changes(match.numbers.get("ids", {}), inv)
+    if works is FAIL:
+        words += " The drafter does not work on its own dump either, so this change alone may not help."
+    if changes:
+        words += f" {match.next}"
+    elif held.known:
+        words += f" {match.next}"
+    else:
+        words += " Which boundaries the dump holds needs the target or a sketch before the ids can be written."
+    return Verdict("wiring", confidence, words, changes)
+
+
+def _changes(ids: dict[str, Any], inv: Investigation) -> tuple[Change, ...]:
+    """The case's own engine first; the others so that a drafter can be moved."""
+    return tuple(Change(inv.draft_config_name, how["key"], how["ids"], engine) for engine, how in ids.items() if how["ids"] is not None)
+
+
+def _training(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
+    keys = ("replay.order", "replay.choices", "config.final_norm", "config.training_residual")
+    bad = [by_id[k] for k in keys if _status(by_id, k) is FAIL]
+    if _status(by_id, "replay.works") is FAIL:
+        bad.insert(0, by_id["replay.works"])
+    if not bad:
+        return None
+    sure = "sure" if len(bad) > 1 and _status(by_id, "replay.works") is not FAIL else "likely"
+    return Verdict("training", sure, " ".join(f"{f.title}. {f.next}" for f in bad))
+
+
+def _config(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
+    """What the engine ignores or reads otherwise, and a wiring that cannot be captured at all."""
+    told = {"config.final_norm", "config.training_residual"}
+    bad = [f for k, f in by_id.items() if (k.startswith("config.") or k == "wiring.engine") and f.status is FAIL and k not in told]
+    if not bad:
+        return None
+    return Verdict("engine", "likely", " ".join(f"{f.title}. {f.next}" for f in bad))
+
+
+def _no_fault(by_id: dict[str, Finding]) -> Verdict:
+    open_questions = [f for f in by_id.values() if f.status is Status.CANNOT_TELL]
+    missing = [f for f in by_id.values() if f.status is Status.NOT_GIVEN]
+    expected = by_id.get("replay.expected")
+    reach = f" {expected.title}." if expected is not None and expected.status is PASS else ""
+    agreed = _status(by_id, "wiring.match") is PASS and _status(by_id, "replay.works") is PASS
+    if agreed and not open_questions:
+        text = f"The engine feeds what the drafter was trained on, and the drafter works on its own.{reach} A lower accept length is made elsewhere; a good one that is slow is a matter of cost."
+        return Verdict("none found", "sure", text)
+    steps = " ".join(dict.fromkeys(f.next for f in [*open_questions, *missing] if f.next))
+    what = "; ".join(f.title for f in open_questions) or "too little is given"
+    return Verdict(
+        "cannot tell", "cannot tell", f"No fault was found in what could be looked at, but not everything could: {what}. Next: {steps}"
+    )
