@@ -1,5 +1,6 @@
 """Identify: known boundaries come back, known spoilings are named, and what is random is never named."""
 
+import itertools
 import random
 
 import numpy as np
@@ -326,6 +327,36 @@ def test_inside_a_layer(target, texts):
     assert "25% of the way from boundary 3 to 4" in found.reasons[0]
 
 
+class Anisotropic(TinyTarget):
+    """Every boundary has a direction that all its tokens share and that is most of their length, as real targets do."""
+
+    def states(self, token_ids):
+        common = torch.nn.functional.normalize(torch.randn(9, self.hidden_size, generator=torch.Generator().manual_seed(5)), dim=-1)
+        states = super().states(token_ids)
+        return {b: x + 20 * x.norm(dim=-1).median() * common[i] for i, (b, x) in enumerate(states.items())}
+
+
+def test_any_row_of_a_boundary_is_near_where_tokens_are_alike(texts):
+    """Shuffled rows are within 7 % of the right boundary and far from all others, and still are not these tokens' rows."""
+    alike = Anisotropic()
+    shuffle = torch.Generator().manual_seed(0)
+    samples = dump(alike, texts, [3, 3], change=lambda s, x: x[torch.randperm(len(x), generator=shuffle)] if s == 0 else x)
+    found = identify(samples, alike)
+    assert found.error[0].min() < 0.1
+    assert found.slots.loc[0, "margin"] > 5
+    assert found.wiring == Wiring.of([None, 3])
+    assert only(found, "other tokens").slot == 0
+
+
+def test_rows_cut_off_are_not_called_nan(target, texts):
+    """A slot two rows short at the start is shifted, and its length is said."""
+    samples = [Sample(s.key, s.token_ids, (s.slots[0][2:], s.slots[1]), None, s.slot_names) for s in dump(target, texts, [3, 1])]
+    found = identify(samples, target)
+    assert found.wiring == Wiring.of([None, 1])
+    assert kinds(found) == {(0, "shifted"), (0, "length")}
+    assert next(a for a in found.anomalies if a.kind == "shifted").numbers["offset"] == 2
+
+
 def test_equal_boundaries_of_a_target_cannot_be_told_apart(texts):
     lazy = TinyTarget()
     for weight in (lazy.model.layers[2].self_attn.o_proj.weight, lazy.model.layers[2].mlp.down_proj.weight):
@@ -375,7 +406,9 @@ def test_token_ids_out_of_range_are_rows(target, texts):
     assert any("token id 1000000 is outside the target's 0..199" in note for note in found.notes)
 
 
-def test_no_samples(target):
+def test_no_samples(target, texts):
+    with pytest.raises(ValueError, match="rows is 2, expected at least 4"):
+        identify(dump(target, texts, [1]), target, rows=2)
     with pytest.raises(ValueError, match="no samples to identify"):
         identify([], target)
 
@@ -520,7 +553,7 @@ def boxes(ax):
     """{linestyle: cells boxed} of the boxes that have a label."""
     out = {}
     for patch in ax.patches:
-        if not patch.get_label().startswith("_"):
+        if patch.get_label() and not patch.get_label().startswith("_"):
             out.setdefault(patch.get_linestyle(), []).append((round(patch.get_y() + 0.46), round(patch.get_x() + 0.5)))
     return out
 
@@ -568,4 +601,4 @@ def test_sixty_one_layers_have_room_for_their_ticks(plots):
     assert {"0", "3", "31", "59", "final"} <= set(labels)
     ax.figure.canvas.draw()
     extents = [t.get_window_extent() for t in ax.get_xticklabels()]
-    assert all(a.x1 < b.x0 for a, b in zip(extents, extents[1:], strict=False)), labels
+    assert all(a.x1 < b.x0 for a, b in itertools.pairwise(extents)), labels

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from eaglelab.identify.compare import MIN_ROWS
 from eaglelab.identify.explain import absent, explain
 from eaglelab.identify.result import Anomaly, Identification, SlotVerdict, over_samples, sample_line
 from eaglelab.identify.rows import Rows
@@ -40,11 +41,13 @@ def identify(samples: Iterable[Any], source: Any, *, rows: int = 256, seed: int 
 
     `source` is a `ForwardSource` (or has its `visit(token_ids, visit)`), a `Sketch`, or a `TensorSource`, which tells only the
     embedding and the final-normed state. At most `rows` seeded rows a sample are compared. Slots are matched over samples by name.
-    Raises ValueError for no samples, and what the source raises.
+    Raises ValueError for no samples or too few rows, and what the source raises.
     """
     samples = list(samples)
     if not samples:
         raise ValueError("no samples to identify: the dump is empty or none of the files chosen can be read (see its health table)")
+    if rows < MIN_ROWS:
+        raise ValueError(f"rows is {rows}, expected at least {MIN_ROWS}: fewer decide nothing")
     rule = rule or Rule()
     names = Counter(tuple(s.slot_names) for s in samples).most_common(1)[0][0]
     if isinstance(source, Sketch):
@@ -178,7 +181,7 @@ def _slot_table(
 def _row_anomalies(s: int, rows: list[Rows]) -> list[Anomaly]:
     """Rows of a slot that could not be compared although most could, and lengths that differ."""
     out = []
-    usable = [r for r in rows if (~r.bad[s] & ~r.zero[s]).any()]
+    usable = [r for r in rows if r.norms[s].isfinite().any()]
     for kind, word in (("nan", "NaN or infinite"), ("zero", "all zero")):
         counts = [int((r.bad if kind == "nan" else r.zero)[s].sum()) for r in usable]
         if any(counts):

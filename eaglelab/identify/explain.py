@@ -32,7 +32,7 @@ def absent(rows: Rows, s: int, width: int) -> Judgement | None:
             reason=f"the slot is {rows.widths[s]} wide, the target {width}: another target, or slots side by side in one tensor",
         )
     count = rows.norms.shape[1]
-    left = int((~rows.bad[s] & ~rows.zero[s]).sum())
+    left = int(rows.norms[s].isfinite().sum())
     if left >= MIN_ROWS:
         return None
     for kind, what in (("nan", rows.bad[s]), ("zero", rows.zero[s])):
@@ -145,7 +145,7 @@ def _scaled(out: Judgement, stats: SampleStats, rows: Rows, s: int, boundaries: 
     best, b = float(sine[order[0]]), order[0]
     following = float(sine[order[1]]) if len(order) > 1 else float("inf")
     limit = rule.clear_error if following < torch.inf else rule.embedding_error
-    if not (best <= limit and following >= rule.clear_margin * best):
+    if not (best <= limit and best <= BETTER * out.error and following >= rule.clear_margin * best):
         return False
     factor, spread = _centre(stats.ratio[b][s])
     length, length_spread = _centre(rows.norms[s])

@@ -91,11 +91,12 @@ def read_rows(
     R = len(positions)
     probes = torch.linspace(0, max(R - 1, 0), min(PROBES, R)).round().long().unique()
     full = torch.full((len(names), R, width), float("nan"))  # [S, R, H]
+    there = torch.zeros(len(names), R, dtype=torch.bool)  # [S, R]
     for s, slot in enumerate(slots):
         if slot is not None and slot.ndim == 2 and slot.shape[-1] == width:
-            inside = positions + start < len(slot)
-            full[s, inside] = _float(slot, positions[inside] + start)
-    bad = ~full.isfinite().all(dim=-1) & torch.tensor([s is not None for s in slots])[:, None]  # [S, R]
+            there[s] = positions + start < len(slot)
+            full[s, there[s]] = _float(slot, positions[there[s]] + start)
+    bad = ~full.isfinite().all(dim=-1) & there  # [S, R]
     zero = (full == 0).all(dim=-1)
     full[bad | zero] = float("nan")
     states = full @ signs if project else _in_dump_dtype(full, slots)
