@@ -74,7 +74,9 @@ def _logical(name: str, stored: set[str]) -> str:
 
 
 def is_quantised(carrier: str, dtype: torch.dtype) -> bool:
-    """True when the stored tensor is not the logical one."""
+    """True when the stored tensor is not the logical one. Maps and masks (int64, bool) are what they say."""
+    if dtype in (torch.int64, torch.bool):
+        return False
     return dtype not in FLOATS or carrier.endswith((".weight_packed", "_blocks", ".qweight"))
 
 
