@@ -97,5 +97,7 @@ def tokens(length: int, seed: int = 0, vocab: int = VOCAB) -> torch.Tensor:
 def hidden_states(folder: str | Path, ids: torch.Tensor, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
     """transformers' own `output_hidden_states` for one sample: N + 1 tensors [T, H], the last one after the final norm."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+    for parameter in model.parameters():  # out of the mapped file: the product of a single row differs in its last bit by alignment
+        parameter.data = parameter.data.clone()
     with torch.no_grad():
         return [h[0] for h in model(ids[None], output_hidden_states=True).hidden_states]
