@@ -7,7 +7,7 @@ give is None; what is given and cannot be used raises that part's own error, whi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from eaglelab.claims import claimed_wiring
 from eaglelab.engines.conventions import Engine, parse_engine
 from eaglelab.engines.launch import Launch, parse_launch
 from eaglelab.engines.wiring_report import EngineWiring, engine_wiring
-from eaglelab.wiring import FINAL, Boundary, Wiring
+from eaglelab.wiring import Boundary, Wiring
 
 if TYPE_CHECKING:  # torch, pandas and transformers load with the parts that need them
     from eaglelab.drafter.audit import Audit
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # torch, pandas and transformers load with the parts that nee
     from eaglelab.dumps.health import Health
     from eaglelab.fingerprint import Fingerprint
     from eaglelab.identify import Identification
-    from eaglelab.replay import Ranking, Replay, TargetHead, Variant
+    from eaglelab.replay import Judge, Ranking, Replay, TargetHead, Variant
 
 IDENTIFY_SAMPLES = 4
 """Samples compared with the target: identity is a matter of values, not of many samples."""
@@ -285,6 +285,13 @@ class Investigation:
     # -- the replay -------------------------------------------------------------------------------------------------------
 
     @cached_property
+    def judge(self) -> Judge:
+        """What counts as right: the target's own choice where its lm_head is at hand, else the text."""
+        from eaglelab.replay import Judge
+
+        return Judge(self.dump.feed.last, self.head)
+
+    @cached_property
     def feeds(self) -> Feeds:
         """The dump's feed and the engine's, in terms of what is at hand."""
         from eaglelab.replay import Variant
@@ -325,13 +332,13 @@ class Investigation:
         orders = slot_orders([*range(len(self.samples[0].slots)), EMBEDDING], len(self.feeds.dump.feed))
         taken = {v.feed for v in named}
         variants = named + [v for v in orders if v.feed not in taken]
-        return rank_feeds(self.drafter, self.samples, self._rows(), variants, steps=self.steps, **self._judge())
+        return rank_feeds(self.drafter, self.samples, self._rows(), variants, steps=self.steps, judge=self.judge)
 
     def replay_of(self, variants: Sequence[Variant], *, steps: int | None = None, probabilities: bool = False) -> list[Replay]:
         """Replays of further variants on the same samples."""
         from eaglelab.replay import replay
 
-        options = self._judge() | {"probabilities": probabilities and self.head is not None}
+        options = {"judge": self.judge, "probabilities": probabilities and self.head is not None}
         return replay(self.drafter, self.samples, self._rows(), variants, steps=steps or self.steps, **options)
 
     def replay_named(self, label: str) -> Replay | None:
@@ -377,9 +384,6 @@ class Investigation:
             )
         return self.embedding
 
-    def _judge(self) -> dict[str, Any]:
-        return {"last": self.dump.feed.last, "head": self.head}
-
 
 class EmbeddingSource:
     """Embedding rows as a source for `identify`: it shows boundary 0 and nothing else."""
@@ -409,13 +413,3 @@ def relative_to_case(case: Case, path) -> str:
 def zip_longest(known: Wiring, named: Wiring):
     """Pairs over the slots of `known`; slots that nobody names are None."""
     return ((b, named[slot] if slot < len(named) else None) for slot, b in enumerate(known))
-
-
-def with_dump_feed(investigation: Investigation, feed: Sequence[int]) -> Investigation:
-    """The same case with another choice of slots for the drafter."""
-    case = investigation.case
-    changed = replace(case, dump=replace(case.dump, feed=tuple(feed)))
-    return Investigation(changed, max_samples=investigation.max_samples, seed=investigation.seed, device=investigation.device)
-
-
-__all__ = ["FINAL", "Investigation", "NotGiven"]

@@ -9,7 +9,7 @@ import torch
 from tiny_drafters import FLAG_SETS, tiny_drafter, tiny_embedding, tiny_sample
 
 from eaglelab.drafter.chains import Packed, draft_chains
-from eaglelab.replay import TargetHead, Variant, replay
+from eaglelab.replay import Judge, TargetHead, Variant, replay
 from eaglelab.replay.sequential import SequentialDrafter
 
 STEPS = 4
@@ -71,7 +71,7 @@ def test_later_steps_agree_where_the_chain_is_right():
         slow.extend([slot[t] for slot in sample.slots[:3]], ids[t + 1])
         drafted = slow.draft(STEPS).tokens
         right = [t + 2 + k < len(ids) and drafted[k] == ids[t + 2 + k] for k in range(STEPS)]
-        accepted_by_row[t] = (right + [False]).index(False)
+        accepted_by_row[t] = [*right, False].index(False)
     outcome = result.outcomes[0]
     complete = outcome.counted.all(0)
     assert complete.sum() > 25
@@ -109,7 +109,7 @@ def test_the_target_judges_when_its_head_is_given():
     drafter, embed = tiny_drafter(), tiny_embedding()
     sample = tiny_sample("a", 12, 2, seed=5)
     head = torch.randn(64, 24, generator=torch.Generator().manual_seed(8))
-    result = replay(drafter, [sample], embed, [Variant((0, 1, 2))], last=3, head=TargetHead(head), steps=2, probabilities=True)[0]
+    result = replay(drafter, [sample], embed, [Variant((0, 1, 2))], judge=Judge(3, TargetHead(head)), steps=2, probabilities=True)[0]
     says = (sample.slots[3] @ head.T).argmax(-1)
     outcome = result.outcomes[0]
     for k in range(2):

@@ -36,20 +36,42 @@ class Answers:
     """(positions, of n) of the trained text at which the token is the text's own next token. (n, n) by definition without lm_head."""
 
 
-def answers_of(sample: Sample, last: int | None, head: TargetHead | None, norm_last: bool, device: str = "cpu") -> Answers:
-    """The right tokens of one sample. last: the slot of the last state. norm_last: its states still need the final norm."""
-    ids, trained = sample.token_ids, trained_positions(sample)
-    if head is None or last is None:
-        token = torch.cat([ids[1:], ids.new_tensor([-1])])
-        n = int(trained[1:].sum())
-        return Answers(token, None, (n, n))
-    states = sample.slots[last].to(device)
-    if norm_last:
-        states = head.norm(states).to(states.dtype)
-    token, logsumexp = target_argmax(states, head.lm_head)
-    token = token.cpu()
-    says = trained[1:]
-    return Answers(token, logsumexp.cpu(), (int((token[:-1] == ids[1:])[says].sum()), int(says.sum())))
+class Judge:
+    """Says what counts as right in each sample, once a sample, for every variant and every replay."""
+
+    def __init__(self, last: int | None = None, head: TargetHead | None = None) -> None:
+        """last: the slot of the last state. Without it or without head, the text's token is what counts as right."""
+        self.last, self.head = last, head if last is not None else None
+        self.norm_last: bool | None = None
+        """Whether the last state still needs the final norm: measured on the first samples that are asked for."""
+        self._answers: dict[str, Answers] = {}
+
+    @property
+    def judged_by(self) -> str:
+        return "the text's token" if self.head is None else "the target's argmax"
+
+    def answers(self, samples: list[Sample], device: str = "cpu") -> list[Answers]:
+        """The right tokens of each sample."""
+        if self.head is not None and self.norm_last is None:
+            self.norm_last, _ = last_state_needs_norm(samples[:4], self.last, self.head)
+        for sample in samples:
+            if sample.key not in self._answers:
+                self._answers[sample.key] = self._answer(sample, device)
+        return [self._answers[s.key] for s in samples]
+
+    def states(self, sample: Sample, device: str = "cpu") -> Tensor:
+        """[T, H] the last state as lm_head wants it."""
+        states = sample.slots[self.last].to(device)
+        return self.head.norm(states).to(states.dtype) if self.norm_last else states
+
+    def _answer(self, sample: Sample, device: str) -> Answers:
+        ids, says = sample.token_ids, trained_positions(sample)[1:]
+        n = int(says.sum())
+        if self.head is None:
+            return Answers(torch.cat([ids[1:], ids.new_tensor([-1])]), None, (n, n))
+        token, logsumexp = target_argmax(self.states(sample, device), self.head.lm_head)
+        token = token.cpu()
+        return Answers(token, logsumexp.cpu(), (int((token[:-1] == ids[1:])[says].sum()), n))
 
 
 def trained_positions(sample: Sample) -> Tensor:

@@ -20,7 +20,7 @@ from eaglelab.drafter.chains import Packed, draft_chains
 from eaglelab.drafter.embedding import EmbeddingRows
 from eaglelab.drafter.model import Drafter
 from eaglelab.dumps import Sample
-from eaglelab.replay.answers import Answers, TargetHead, answers_of, last_state_needs_norm, trained_positions
+from eaglelab.replay.answers import Answers, Judge, trained_positions
 from eaglelab.replay.variants import EMBEDDING, Source, Variant
 from eaglelab.replay.walk import walk_sample
 
@@ -119,39 +119,40 @@ def replay(
     embed: EmbeddingRows,
     variants: Sequence[Variant],
     *,
-    last: int | None = None,
-    head: TargetHead | None = None,
+    judge: Judge | None = None,
     steps: int = 3,
     probabilities: bool = False,
 ) -> list[Replay]:
     """Run every variant over the samples, on the drafter's device and in its dtype.
 
-    last: the slot that holds the last state; head: the target's output head. Without both, the text's token is what counts as right.
-    probabilities: also the target's probability of each drafted token and the overlap of both distributions (needs head; costs one
+    judge: says what counts as right; by default the text's token does.
+    probabilities: also the target's probability of each drafted token and the overlap of both distributions (needs a judge with lm_head; costs one
     product with the draft vocabulary's rows of lm_head a step). Returns one `Replay` a variant, in order.
     Raises EmbeddingError when a token has no embedding row, ValueError when a variant does not fit the drafter.
     """
-    if probabilities and head is None:
+    judge = judge or Judge()
+    if probabilities and judge.head is None:
         raise ValueError("probabilities need the target's lm_head")
     for variant in variants:
         check_variant(variant, drafter, samples)
     device, dtype = drafter.fc.weight.device, drafter.fc.weight.dtype
     table = embed.to(device, dtype)
-    norm_last = head is not None and last is not None and last_state_needs_norm(list(samples[:4]), last, head)[0]
     outcomes: list[list[SampleOutcome]] = [[] for _ in variants]
     shares: list[list[Tensor]] = [[] for _ in variants]
     for group in batches(samples, BATCH_ROWS):
         batch = _Batch(drafter, group, table, device, dtype)
-        answers = [answers_of(s, last, head, norm_last, str(device)) for s in group]
+        answers = judge.answers(group, str(device))
         plan = _Plan(group, answers, batch.packed, steps)
-        scores = _Probabilities(drafter, group, answers, head, last, norm_last, plan) if probabilities else None
+        scores = _Probabilities(drafter, group, answers, judge, plan) if probabilities else None
         for i, variant in enumerate(variants):
             fused, share = batch.fuse(variant)
             shares[i].append(share)
             outcomes[i] += plan.run(drafter, batch.packed, fused, table, variant, scores)
-    judged = "the target's argmax" if head is not None and last is not None else "the text's token"
     known = all(s.loss_mask is not None for s in samples)
-    return [Replay(v, steps, tuple(o), judged, known, tuple(_mean_shares(s))) for v, o, s in zip(variants, outcomes, shares, strict=True)]
+    return [
+        Replay(v, steps, tuple(o), judge.judged_by, known, tuple(_mean_shares(s)))
+        for v, o, s in zip(variants, outcomes, shares, strict=True)
+    ]
 
 
 def check_variant(variant: Variant, drafter: Drafter, samples: Sequence[Sample]) -> None:
@@ -305,11 +306,10 @@ class _Plan:
 class _Probabilities:
     """The target's probabilities over the draft vocabulary at each step, from its last states."""
 
-    def __init__(self, drafter, samples, answers, head: TargetHead, last: int, norm_last: bool, plan: _Plan) -> None:
+    def __init__(self, drafter: Drafter, samples: list[Sample], answers: list[Answers], judge: Judge, plan: _Plan) -> None:
         device = drafter.fc.weight.device
-        self.head = head.lm_head[drafter.target_ids.cpu()].to(device).float()  # [Vd, H]
-        states = [s.slots[last] for s in samples]
-        self.states = [head.norm(x).float() if norm_last else x.float() for x in states]
+        self.head = judge.head.lm_head[drafter.target_ids.cpu()].to(device).float()  # [Vd, H]
+        self.states = [judge.states(s).float() for s in samples]
         self.logsumexp = [a.logsumexp for a in answers]
         self.plan, self.device = plan, device
 
