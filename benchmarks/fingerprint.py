@@ -7,7 +7,7 @@ in turn, so that a busy machine slows all of them alike:
 
 - fingerprint: open the sample (memory-mapped) and fingerprint it: norms, cosines, first values, massive tokens
 - obvious: `torch.load` and `.float().norm(dim=-1)` per slot, which gives the norms only
-- bare pass: one sum over the same bytes as 64-bit integers, already in memory
+- bare pass: one sum over the same bytes as 64-bit integers, already in memory, on one thread like the fingerprint
 - health: the file checks of the same sample
 
 A small table, then one line of JSON. Aim: obvious / fingerprint of 4 or more.
@@ -26,6 +26,7 @@ import torch
 
 from eaglelab.dumps import open_dump
 from eaglelab.dumps.health import check_health
+from eaglelab.dumps.rows import one_thread
 from eaglelab.fingerprint import fingerprint
 
 TOKENS, SLOTS, HIDDEN = 1281, 4, 7168
@@ -41,7 +42,7 @@ def main() -> None:
             {
                 "fingerprint": lambda: fingerprint(dump.samples()),
                 "obvious": lambda: [s.float().norm(dim=-1) for s in torch.load(path, weights_only=True)["hidden_states"]],
-                "bare pass": lambda: [s.view(torch.int64).sum() for s in states],
+                "bare pass": lambda: bare_pass(states),
                 "health": lambda: check_health(dump),
             }
         )
@@ -55,6 +56,11 @@ def write_sample(folder: Path) -> Path:
     path = folder / "data_0.pt"
     torch.save({"input_ids": torch.arange(TOKENS), "hidden_states": states, "loss_mask": torch.ones(TOKENS)}, path)
     return path
+
+
+@one_thread()
+def bare_pass(states: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [s.view(torch.int64).sum() for s in states]
 
 
 def measure(ways: dict[str, Callable[[], object]]) -> dict[str, list[float]]:

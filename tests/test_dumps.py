@@ -321,6 +321,8 @@ BAD_FILES = {
         r"hidden_states\[0\] holds int32, expected a float dtype",
         "not a sample",
     ),
+    "no width": (_edited(hidden_states=[torch.zeros(T, 0)] * 4), r"has the shape \[6, 0\], expected \[T, H\]", "not a sample"),
+    "complex": (_edited(hidden_states=[torch.zeros(T, H) + 0j] * 4), "holds complex64, expected a float dtype", "not a sample"),
     "batch of two": (
         _edited(hidden_states=[torch.zeros(2, T, H)] * 4),
         r"hidden_states\[0\] has the shape \[2, 6, 8\], expected \[T, H\]",

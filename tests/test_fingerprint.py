@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from eaglelab.dumps import Sample, open_dump
+from eaglelab.dumps.health import check_health
 from eaglelab.fingerprint import fingerprint
 
 
@@ -176,6 +177,24 @@ def test_from_a_dump_on_disk(tmp_path):
     fp = fingerprint(dump.samples(), total=len(dump))
     assert fp.slots["median"].tolist() == pytest.approx(STORY, rel=1e-6)
     assert fp.slot_names == dump.slot_names
+
+
+def test_states_saved_with_a_gradient_or_as_views_are_plain_states(tmp_path):
+    whole = torch.randn(9, 3, 16).bfloat16()  # [T, S, H]
+    views = [*whole.unbind(1)]
+    views[0] = torch.nn.Parameter(views[0])
+    torch.save({"input_ids": torch.arange(9), "hidden_states": views}, tmp_path / "data_0.pt")
+    fp = fingerprint(open_dump(tmp_path).samples())
+    assert fp.tokens["norm"].tolist() == pytest.approx(whole.double().norm(dim=2).T.flatten().tolist(), rel=1e-6)
+    assert check_health(open_dump(tmp_path)).summary["with_errors"] == 0
+
+
+def test_torch_keeps_its_threads():
+    before = torch.get_num_threads()
+    fingerprint([story_sample()])
+    with pytest.raises(ValueError, match="expected one"):
+        fingerprint([sample([torch.ones(4, 8), torch.ones(3, 8)])])
+    assert torch.get_num_threads() == before
 
 
 def test_no_float32_copy_of_a_whole_sample(monkeypatch):

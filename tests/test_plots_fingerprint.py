@@ -64,7 +64,7 @@ def test_marks_stand_at_the_data():
 def test_norm_by_position_marks_massive_tokens():
     fp = make([2.0, 50.0], first=[30, 1])
     ax = drawn(norm_by_position(fp.tokens))
-    assert title(ax) == "1 massive token (over 10x the slot's median), at position 0"
+    assert title(ax) == "1 massive token at position 0 (over 10x the slot's median)"
     assert len(ax.lines) == 2
     assert ax.collections[0].get_offsets().tolist() == [[0, pytest.approx(60, rel=1e-5)]]
     assert len(ax.collections[1].get_offsets()) == 0
@@ -130,3 +130,10 @@ def test_use_style_sets_the_look_for_later_figures():
         style.use_style()
         assert plt.rcParams["savefig.dpi"] == 200
         assert not plt.rcParams["axes.spines.top"]
+
+
+def test_a_long_title_leaves_no_single_word_over():
+    ax = style.finish(style.axes(None), "word " * 13, "", "")
+    first, second = ax.get_title(loc="left").split("\n")
+    assert abs(len(first) - len(second)) <= 5
+    assert title(style.finish(style.axes(None), "", "", "")) == ""

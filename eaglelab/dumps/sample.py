@@ -10,6 +10,11 @@ from torch import Tensor
 
 from eaglelab.dumps.errors import DumpError
 
+STATE_DTYPES = (
+    *(torch.bfloat16, torch.float16, torch.float32, torch.float64),
+    *(torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz),
+)
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -34,14 +39,15 @@ def as_slot(value: Any, name: str, where: str, notes: list[str]) -> Tensor:
     if not isinstance(value, Tensor):
         raise DumpError(f"{where}: {name} is a {type(value).__name__}, expected a float tensor [T, H].", "not a sample")
     _check_dense(value, name, where)
-    if not value.is_floating_point():
-        raise DumpError(f"{where}: {name} holds {_dtype(value)}, expected a float dtype (bf16, f16, f32, fp8).", "not a sample")
+    if value.dtype not in STATE_DTYPES:
+        text = f"{where}: {name} holds {_dtype(value)}, expected a float dtype (bf16, f16, f32, f64, fp8)."
+        raise DumpError(text, "not a sample")
     if value.dim() == 3 and value.shape[0] == 1:
         _note(notes, "a batch dimension of 1 was taken off")
         value = value[0]
-    if value.dim() != 2:
+    if value.dim() != 2 or value.shape[1] == 0:
         raise DumpError(f"{where}: {name} has the shape {list(value.shape)}, expected [T, H].", "not a sample")
-    return value
+    return value.detach()  # a state saved with its gradient flag is a plain state
 
 
 def as_token_ids(value: Any, name: str, where: str, notes: list[str]) -> Tensor:

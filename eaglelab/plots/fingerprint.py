@@ -104,7 +104,7 @@ def _massive_title(table: pd.DataFrame) -> str:
     positions = sorted(set(massive["position"]))
     where = ", ".join(str(p) for p in positions[:4]) + (", …" if len(positions) > 4 else "")
     many = len(positions) > 1
-    return f"{len(positions)} massive token{'s' * many} (over 10x the slot's median), at position{'s' * many} {where}"
+    return f"{len(positions)} massive token{'s' * many} at position{'s' * many} {where} (over 10x the slot's median)"
 
 
 def _cosine_title(cosine: pd.DataFrame) -> str:

@@ -81,7 +81,7 @@ def finish(ax: Axes, title: str, xlabel: str, ylabel: str) -> Axes:
     """Title (the finding, in a sentence) and axis labels (with units; "log" where the axis is). Text from data is shown as it is:
     a dollar sign starts no formula."""
     size = RULES["axes.titlesize"]
-    wrapped = textwrap.fill(title, _title_width(ax, size))
+    wrapped = _balanced(title, _title_width(ax, size))
     ax.set_title(wrapped, loc="left", fontsize=size, fontweight="bold", color=TEXT, parse_math=False)
     ax.set_xlabel(xlabel, parse_math=False)
     ax.set_ylabel(ylabel, parse_math=False)
@@ -92,3 +92,11 @@ def _title_width(ax: Axes, size: float) -> int:
     """Characters of the bold title font that fit over the axes (0.55 em each)."""
     inches = ax.figure.get_figwidth() * ax.get_position().width
     return max(20, int(inches * 72 / (0.55 * size)))
+
+
+def _balanced(text: str, width: int) -> str:
+    """Text in as few lines as `width` allows, the lines about equally long: no single word is left over."""
+    lines = textwrap.wrap(text, width)
+    while len(narrower := textwrap.wrap(text, width - 1)) == len(lines) and width > 20:
+        lines, width = narrower, width - 1
+    return "\n".join(lines)
