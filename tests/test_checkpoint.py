@@ -203,6 +203,19 @@ def test_packed_int4(tmp_path):
     assert torch.equal(checkpoint.tensor("a.weight"), expected)
 
 
+def test_mxfp4_blocks_equal_transformers(tmp_path):
+    """gpt-oss: [experts, out, in / 32, 16] bytes and one exponent per 32 values; transformers' own conversion is the answer."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    torch.manual_seed(0)
+    blocks, scales = torch.randint(0, 256, (3, 10, 2, 16), dtype=torch.uint8), torch.randint(110, 140, (3, 10, 2), dtype=torch.uint8)
+    checkpoint = open_checkpoint(write(tmp_path / "c", {"a.up_proj_blocks": blocks, "a.up_proj_scales": scales}))
+    expected = convert_moe_packed_tensors(blocks, scales)
+    assert checkpoint.names() == ["a.up_proj"]
+    assert checkpoint.shape("a.up_proj") == tuple(expected.shape) == (3, 64, 10)
+    assert torch.equal(checkpoint.tensor("a.up_proj"), expected)
+
+
 @pytest.mark.parametrize(
     ("tensors", "text"),
     [

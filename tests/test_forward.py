@@ -129,6 +129,13 @@ def test_up_to_stops_and_reads_no_further_layer(llama, tmp_path, up_to):
     assert all(torch.equal(part[b][0][0], whole[b][0][0]) for b in part)
 
 
+def test_up_to_keeps_a_norm_before_the_layers(tmp_path):
+    """Bloom norms its embedding; only the norm after the last layer may be left out."""
+    folder = tm.make_model("bloom", tmp_path, vocab_size=128, hidden_size=64, n_layer=4, n_head=4)
+    found, expected = collect(folder, [tm.tokens(9)], up_to=1), tm.hidden_states(folder, tm.tokens(9))
+    assert all(torch.equal(found[b][0][0], expected[b]) for b in (0, 1))
+
+
 def test_dtype_is_chosen(tmp_path):
     folder, ids = tm.make_llama(tmp_path, dtype=torch.bfloat16), tm.tokens(9)
     assert collect(folder, [ids])[2][0][0].dtype == torch.bfloat16
@@ -136,6 +143,13 @@ def test_dtype_is_chosen(tmp_path):
     assert torch.equal(wide[2][0][0], tm.hidden_states(folder, ids, torch.float32)[2])
     with pytest.raises(ForwardError, match="dtype 'int8' is not one to run a target in: give auto, float32"):
         collect(folder, [ids], dtype="int8")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_cuda_where_there_is_none(llama):
+    with pytest.raises(ForwardError, match=r"device 'cuda' asked for, but torch .* sees no CUDA device: give cpu or auto"):
+        collect(llama, [tm.tokens(5)], device="cuda")
+    assert collect(llama, [tm.tokens(5)], device="auto", up_to=0)[0][0][0].device.type == "cpu"
 
 
 def test_forward_source(llama):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from eaglelab.target.errors import CheckpointError
 from eaglelab.target.names import EMBEDDINGS, HEADS, NORMS, count_layers, find_tensor, outside_layers
-from eaglelab.target.quantised import FLOATS, dequantise, is_quantised, logical_names
+from eaglelab.target.quantised import FLOATS, dequantise, is_quantised, logical_names, logical_shape
 from eaglelab.target.shards import Shard, open_shard, row_spans
 
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -53,9 +53,7 @@ class Checkpoint:
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of the logical tensor. Raises CheckpointError as `tensor` does."""
         carrier = self._stored(name)
-        if carrier.endswith(".weight_packed"):
-            return tuple(int(n) for n in self._read(name + "_shape"))
-        return self._shard(carrier).shape(carrier)
+        return logical_shape(carrier, self._shard(carrier).shape(carrier), lambda: self._read(name + "_shape"))
 
     def dtype(self, name: str) -> torch.dtype:
         """The dtype that `tensor` gives: the stored one, or the model's own for a quantised weight."""
@@ -125,6 +123,8 @@ class Checkpoint:
         return open_shard(file)
 
     def _read(self, stored: str) -> Tensor:
+        if stored not in self._shard_of:
+            raise CheckpointError(f"{self.path.name}: no tensor {stored}, which a quantised weight needs")
         return self._shard(stored).tensor(stored)
 
     # -- the model --------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ never padded or batched, so that a state does not depend on its company.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,14 @@ from torch import Tensor, nn
 
 from eaglelab.target.checkpoint import Checkpoint, open_checkpoint
 from eaglelab.target.errors import CheckpointError, ForwardError
+from eaglelab.target.names import NORMS
 from eaglelab.target.skeleton import Skeleton, build_skeleton
 from eaglelab.target.trace import final_states, trace_calls
 from eaglelab.target.weights import WeightPlan
 from eaglelab.wiring import FINAL
 
 Visit = Callable[[int | str, list[Tensor], list[Tensor] | None], Any]
+FINAL_NORMS = tuple(name.split(".")[0] for name in NORMS)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -57,7 +59,8 @@ def visit_boundaries(
     """Run the target over all samples and call `visit(boundary, states, branches)` at each boundary, in order 0, 1, …, N, `FINAL`.
 
     path: a checkpoint folder. token_ids: one [T] integer tensor per sample. up_to: the last boundary wanted (its layers alone are
-    read), None for all and `FINAL`. dtype: "auto" is the checkpoint's own; else float32, bfloat16 or float16.
+    read), None for all and `FINAL`. dtype: "auto" is the checkpoint's own; else float32, bfloat16 or float16. device: "auto" is CUDA
+    where there is one.
     states: one [T, H] per sample, on `device` in that dtype, not to be changed. Boundary 0 is what enters layer 0.
     branches: with `branches=True` one [T, H] float32 per sample at boundaries 1..N, the layer's output without the residual, as
     the difference of two states; else None.
@@ -75,7 +78,7 @@ def visit_boundaries(
 
     traces = []
     for ids in samples:
-        traces.append(trace_calls(target.skeleton, ids.to(device), last, traces[0].form if traces else None))
+        traces.append(trace_calls(target.skeleton, ids.to(target.device), last, traces[0].form if traces else None))
     states = [trace.embedded for trace in traces]  # per sample [T, H]
     visit(0, states, None)
     for layer in range(last):
@@ -94,7 +97,7 @@ class Target:
     def __init__(self, path: str | Path, dtype: str | torch.dtype, device: str):
         self.checkpoint: Checkpoint = open_checkpoint(path)
         self.dtype = chosen_dtype(dtype, self.checkpoint)
-        self.device = device
+        self.device = chosen_device(device)
         self.skeleton: Skeleton = build_skeleton(self.checkpoint, self.dtype)
         self.plan = WeightPlan(self.checkpoint, self.skeleton)
         self.layer_names = [self.plan.parameters(prefix) for prefix in self.skeleton.layer_prefixes]
@@ -111,8 +114,7 @@ class Target:
         """Parameters of the base outside of its layers and its embedding table; the final norm only when the run goes `to_end`."""
         inside = {name for names in self.layer_names for name in names} | {self.skeleton.embedding_name}
         names = [name for name in self.plan.parameters(self.skeleton.base_prefix) if name not in inside]
-        names = [name for name in names if name.startswith(self.skeleton.base_prefix) and not name.startswith("lm_head.")]
-        return names if to_end else [name for name in names if not _is_final_norm(name)]
+        return names if to_end else [name for name in names if name.split(".")[-2] not in FINAL_NORMS]
 
     def check_weights(self, last: int, to_end: bool) -> None:
         names = [self.skeleton.embedding_name, *self.rest_names(to_end), *(n for names in self.layer_names[:last] for n in names)]
@@ -146,8 +148,8 @@ class Target:
         """Everything outside of the layers; of the embedding table the rows of these samples' tokens only."""
         self.plan.load(self.rest_names(to_end), self.device)
         self._load_embedding(torch.cat(samples).unique())
-        inside = tuple(self.skeleton.layer_prefixes)
-        self._move_buffers([n for n, _ in self.skeleton.base.named_buffers() if not (self._base_name(n)).startswith(inside)])
+        inside = {module for layer in self.skeleton.layers for module in layer.modules()}
+        self._place_buffers(module for module in self.skeleton.base.modules() if module not in inside)
 
     def _load_embedding(self, ids: Tensor) -> None:
         name, table = self.skeleton.embedding_name, self.skeleton.embedding
@@ -167,24 +169,26 @@ class Target:
         """Decoder layer `index` with its weights, which are gone afterwards."""
         module, names = self.skeleton.layers[index], self.layer_names[index]
         self.plan.load(names, self.device)
-        prefix = self.skeleton.layer_prefixes[index].removeprefix(self.skeleton.base_prefix)
-        self._move_buffers([prefix + n for n, _ in module.named_buffers()])
+        self._place_buffers(module.modules())
         try:
             yield module
         finally:
             self.plan.release(names)
 
-    def _base_name(self, name: str) -> str:
-        return self.skeleton.base_prefix + name
+    def _place_buffers(self, modules: Iterable[nn.Module]) -> None:
+        for module in modules:
+            for name, buffer in module._buffers.items():
+                if buffer is not None and buffer.is_meta:
+                    raise ForwardError(f"{type(module).__name__}: its buffer {name} is neither computed nor in the checkpoint")
+                module._buffers[name] = buffer if buffer is None else buffer.to(self.device)
 
-    def _move_buffers(self, names: list[str]) -> None:
-        for name in names:
-            path, _, leaf = name.rpartition(".")
-            owner = self.skeleton.base.get_submodule(path)
-            buffer = owner._buffers[leaf]
-            if buffer is not None and buffer.is_meta:
-                raise ForwardError(f"{type(self.skeleton.base).__name__}: the buffer {name} is neither computed nor in the checkpoint")
-            owner._buffers[leaf] = buffer if buffer is None else buffer.to(self.device)
+
+def chosen_device(device: str) -> torch.device:
+    """ "auto" is CUDA where there is one, else the CPU."""
+    found = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ForwardError(f"device {device!r} asked for, but torch {torch.__version__} sees no CUDA device: give cpu or auto")
+    return found
 
 
 def chosen_dtype(dtype: str | torch.dtype, checkpoint: Checkpoint) -> torch.dtype:
@@ -213,10 +217,6 @@ def checked_tokens(token_ids: list[Tensor], checkpoint: Checkpoint) -> list[Tens
                 f"({len(outside)} of {len(ids)} are outside): these tokens are another tokenizer's, or this is another target"
             )
     return [ids.to(torch.int64) for ids in samples]
-
-
-def _is_final_norm(name: str) -> bool:
-    return any(part in name.rpartition(".")[0].rpartition(".")[2] for part in ("norm", "ln_f"))
 
 
 def _gb(size: int) -> str:

@@ -6,7 +6,8 @@ A checkpoint's stored names become *logical* names, those that the model asks fo
 Layouts, as written by their producers: FP8 with one `weight_scale_inv` per 128 x 128 block (DeepSeek-V3) or one `weight_scale` per
 tensor or row (compressed-tensors, ModelOpt), INT8 with `weight_scale` per tensor or row (compressed-tensors): value = stored x scale.
 `weight_packed` (compressed-tensors pack-quantized, symmetric): 32 / bits values per int32, the first in the lowest bits, each stored
-plus 2^(bits-1), one scale per row and group of columns.
+plus 2^(bits-1), one scale per row and group of columns. `_blocks` and `_scales` (gpt-oss, MXFP4): two 4-bit floats per byte, the low
+half first, one power of two per 32; the logical tensor is transposed, as its module holds it.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def dequantise(logical: str, carrier: str, read: Callable[[str], Tensor], has: C
     if carrier.endswith(".weight_packed"):
         return _packed_int(logical, carrier, read, has).to(out)
     if carrier.endswith("_blocks"):
-        raise _unreadable(logical, "MXFP4 blocks", "dequantise the checkpoint to bf16 first")
+        return mxfp4(read(carrier), read(logical + "_scales"), out)
     if carrier.endswith(".qweight"):
         raise _unreadable(logical, "GPTQ or AWQ integers (qweight, qzeros, scales)", "take the unquantised checkpoint")
     stored = read(carrier)
@@ -149,6 +150,29 @@ def unpack_integers(packed: Tensor, bits: int) -> Tensor:
     shifts = torch.arange(0, 32, bits, dtype=torch.int32)  # [32 / bits]
     values = (packed.unsqueeze(-1) >> shifts) & (2**bits - 1)  # [R, C, 32 / bits]
     return (values - 2 ** (bits - 1)).to(torch.int8).flatten(1)
+
+
+FP4 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
+"""The sixteen values of a float with one sign, two exponent bits and one mantissa bit (OCP microscaling formats)."""
+
+
+def mxfp4(blocks: Tensor, scales: Tensor, out: torch.dtype) -> Tensor:
+    """blocks [E, R, G, 16] and scales [E, R, G], both uint8, to [E, G * 32, R], one expert at a time."""
+    experts, rows, groups, half = blocks.shape
+    values = torch.empty(experts, groups * half * 2, rows, dtype=out)  # [E, C, R]
+    for e in range(experts):
+        pairs = torch.stack([FP4[(blocks[e] & 15).int()], FP4[(blocks[e] >> 4).int()]], dim=-1).flatten(2)  # [R, G, 32]
+        values[e] = torch.ldexp(pairs, scales[e].int().unsqueeze(-1) - 127).flatten(1).T
+    return values
+
+
+def logical_shape(carrier: str, stored: tuple[int, ...], read_shape: Callable[[], Tensor]) -> tuple[int, ...]:
+    """The shape of the logical tensor by that of the stored one; `read_shape` reads the `_shape` beside packed integers."""
+    if carrier.endswith(".weight_packed"):
+        return tuple(int(n) for n in read_shape())
+    if carrier.endswith("_blocks") and len(stored) == 4:
+        return stored[0], stored[2] * stored[3] * 2, stored[1]
+    return stored
 
 
 def _by_group(scale: Tensor, columns: int) -> Tensor:
