@@ -184,7 +184,7 @@ class Target:
 
 
 def chosen_device(device: str) -> torch.device:
-    """ "auto" is CUDA where there is one, else the CPU."""
+    """The device to run on: CUDA where there is one, else the CPU, for "auto"."""
     found = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     if found.type == "cuda" and not torch.cuda.is_available():
         raise ForwardError(f"device {device!r} asked for, but torch {torch.__version__} sees no CUDA device: give cpu or auto")
