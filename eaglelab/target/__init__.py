@@ -1,7 +1,6 @@
 """The target: its checkpoint's single tensors (way b) and its own forward, one decoder layer in memory at a time (way d).
 
-    checkpoint = open_checkpoint("path/to/target")
-    visit_boundaries("path/to/target", [sample.token_ids], visit, up_to=4)
+`open_checkpoint(path)` reads tensors and rows; `visit_boundaries(path, token_ids, visit)` runs the layers.
 """
 
 from eaglelab.target.checkpoint import Checkpoint, open_checkpoint
