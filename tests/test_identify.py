@@ -234,6 +234,18 @@ def test_duplicates(source, target, texts):
     assert found.wiring == Wiring.of([2, 4, 2])
     anomaly = only(found, "duplicate")
     assert (anomaly.slot, anomaly.numbers["other"], anomaly.boundary) == (2, 0, 2)
+    assert "slots 0 and 2 are the same tensor in 3 of 3 samples" in anomaly.detail
+
+
+def test_two_slots_that_are_the_same_and_no_boundary(target, texts):
+    generator = torch.Generator().manual_seed(0)
+    noise = [torch.randn(len(ids), 48, generator=generator) for ids in texts]
+    samples = [
+        Sample(f"{i}", ids, (x, x.clone(), x.flip(0)), None, ("a", "b", "c")) for i, (ids, x) in enumerate(zip(texts, noise, strict=True))
+    ]
+    found = identify(samples, target)
+    assert found.wiring == Wiring.of([None] * 3)
+    assert kinds(found) == {(0, "no match"), (1, "no match"), (2, "no match"), (1, "duplicate")}
 
 
 def test_duplicate_that_is_not_the_same_tensor(target, texts):
@@ -282,6 +294,13 @@ def test_rotated_basis(source, target, texts):
     assert [a.boundary for a in found.anomalies] == [2, FINAL]
     assert abs(found.anomalies[0].numbers["cosine"]) < 0.5
     assert found.anomalies[0].numbers["norm_distance"] < 0.01
+
+
+def test_equal_gram_matrices_with_other_norms_are_no_rotation(target, texts):
+    rotation = torch.linalg.qr(torch.randn(48, 48, generator=torch.Generator().manual_seed(3)))[0]
+    found = identify(dump(target, texts, [2], change=lambda s, x: 1.3 * x @ rotation), target)
+    assert found.wiring == Wiring.of([None])
+    assert only(found, "no match")
 
 
 def test_permuted_channels(source, target, texts):
