@@ -16,7 +16,8 @@ import io
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,24 @@ def record_result(name: str, data: Any) -> None:
 def not_given(what: str, how: str = "") -> None:
     """Say calmly that an input is absent, and how to get it."""
     _display(parts.note(what, how), parts.clean(f"not given: {what}. How to get it: {how}" if how else f"not given: {what}"))
+
+
+@contextmanager
+def given() -> Iterator[None]:
+    """Around cells that need inputs: what the case lacks, or what cannot be used, becomes a note, and the notebook goes on."""
+    from eaglelab.investigation import NotGiven
+
+    try:
+        yield
+    except NotGiven as absent:
+        not_given(absent.what, absent.how)
+    except ValueError as error:  # every room's own errors are ValueErrors with a text for the user
+        _display(parts.note("this part", str(error), kind="cannot tell"), f"cannot tell: {parts.clean(str(error))}")
+
+
+def title(ax: Any) -> str:
+    """The finding that a figure's title says, for its alt text."""
+    return " ".join(ax.get_title(loc="left").split())
 
 
 def _store(kind: str, data: Any, **more: Any) -> None:

@@ -1,0 +1,121 @@
+"""Figures of a replay: acceptance by step, feeds ranked, use of slots, the walk's histogram. Data in, Axes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from eaglelab.acceptance import StepCounts
+from eaglelab.plots.style import CLAIM, DRAFT, EVIDENCE, OTHER, TEXT, VERIFY, axes, finish
+
+KINDS = (("joint", "-", "o"), ("conditional", "--", "s"), ("marginal", ":", "^"))
+
+
+def acceptance_table(counts: StepCounts) -> pd.DataFrame:
+    """step, n, right, marginal, joint, conditional: the data of `acceptance_by_step`."""
+    rows = counts.to_json()["steps"]
+    columns = ["step", "n", "right", "out_of_vocabulary", "marginal", "joint", "conditional"]
+    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(("marginal", "joint", "conditional"), float))
+
+
+def acceptance_by_step(counts: StepCounts, ax: Axes | None = None) -> Axes:
+    """The three kinds of acceptance by drafted step."""
+    ax, table = axes(ax), acceptance_table(counts)
+    for (kind, line, marker), color in zip(KINDS, (DRAFT, VERIFY, OTHER), strict=True):
+        ax.plot(table["step"], table[kind], line, marker=marker, color=color, label=kind)
+    for row in table.itertuples():
+        if row.joint == row.joint:
+            ax.annotate(f"{row.joint:.2f}", (row.step, row.joint), (0, -15), textcoords="offset points", ha="center", color=TEXT)
+    ax.set_xticks(table["step"])
+    ax.set_ylim(0, 1)
+    ax.margins(x=0.15)
+    ax.legend(loc="upper right", ncols=3)
+    length = counts.accept_length
+    said = "No whole chain to count" if length is None else f"Accept length {length:.2f}: the joint rates add {length - 1:.2f} to the bonus token"
+    return finish(ax, said, f"drafted step ({counts.complete:,} whole chains)", "acceptance, 0 to 1")
+
+
+def ranked_feeds(table: pd.DataFrame, ax: Axes | None = None, most: int = 10) -> Axes:
+    """Variants by step-0 acceptance, best first; the bar is the 95 % interval of the difference from the best.
+
+    table: `Ranking.table`.
+    """
+    shown = table.head(most)
+    ax = axes(ax, 7.2, 1.6 + 0.34 * len(shown))
+    best = table["acceptance"].iloc[0]
+    y = np.arange(len(shown))[::-1]
+    colors = [EVIDENCE if tied else OTHER for tied in shown["tied"]]
+    for place, row, color in zip(y, shown.itertuples(), colors, strict=True):
+        ax.plot([best - row.high, best - row.low], [place, place], color=color, linewidth=5, alpha=0.35, solid_capstyle="butt")
+        ax.scatter(row.acceptance, place, color=color, marker="o" if row.tied else "x", zorder=3, s=45)
+        ax.annotate(f"{row.acceptance:.3f}", (row.acceptance, place), (0, 8), textcoords="offset points", ha="center", color=TEXT, fontsize=8.5)
+    ax.set_yticks(y, [_short(v) for v in shown["variant"]])
+    ax.axvline(best, color=EVIDENCE, linewidth=0.8, linestyle=":")
+    ax.grid(axis="y", visible=False)
+    ax.set_ylim(-0.7, len(shown) - 0.2)
+    tied = int(table["tied"].sum())
+    title = f"{_short(shown['variant'].iloc[0])} fits best" if tied == 1 else f"{tied} of {len(table)} feeds cannot be told from the best"
+    return finish(ax, title, f"step-0 acceptance (marginal, n = {int(table['n'].iloc[0]):,}); filled: tied with the best", "")
+
+
+def two_feeds(labels: Sequence[str], counts: Sequence[StepCounts], ax: Axes | None = None) -> Axes:
+    """Joint acceptance by step of two feeds side by side."""
+    ax = axes(ax)
+    width, steps = 0.8 / len(labels), np.arange(counts[0].steps)
+    for i, (label, c) in enumerate(zip(labels, counts, strict=True)):
+        joint = [c.joint_rate(k) or 0.0 for k in steps]
+        color, hatch = ((EVIDENCE, ""), (CLAIM, "///"), (OTHER, ".."))[i % 3]
+        length = c.accept_length
+        name = f"{label}: accept length {length:.2f}" if length is not None else label
+        bars = ax.bar(steps + (i - (len(labels) - 1) / 2) * width, joint, width * 0.92, color=color, hatch=hatch, edgecolor="white", label=name)
+        ax.bar_label(bars, fmt="%.2f", padding=2, color=TEXT, fontsize=9)
+    ax.set_xticks(steps, [f"step {k}" for k in steps])
+    ax.set_ylim(0, 1)
+    ax.grid(axis="x", visible=False)
+    ax.legend(loc="upper right")
+    first = [c.marginal(0) or 0.0 for c in counts]
+    return finish(ax, f"Step 0: {first[0]:.1%} on {labels[0]}, {first[-1]:.1%} on {labels[-1]}", "drafted step", "joint acceptance, 0 to 1")
+
+
+def slot_use(places: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Share of the fused input and cost of zeroing, per place of fc.
+
+    places: slot, share, zeroed_costs, low, high (fractions), as in the numbers of the finding `replay.slots`.
+    """
+    ax = axes(ax, 7.2, 1.8 + 0.6 * len(places))
+    y = np.arange(len(places))[::-1]
+    ax.barh(y + 0.18, places["share"], 0.32, color=OTHER, label="share of the fused input")
+    ax.barh(y - 0.18, places["zeroed_costs"], 0.32, color=DRAFT, label="acceptance lost when zeroed")
+    spread = [places["zeroed_costs"] - places["low"], places["high"] - places["zeroed_costs"]]
+    ax.errorbar(places["zeroed_costs"], y - 0.18, xerr=spread, fmt="none", ecolor=TEXT, capsize=3, linewidth=1)
+    for place, row in zip(y, places.itertuples(), strict=True):
+        ax.annotate(f"{row.share:.0%}", (row.share, place + 0.18), (4, 0), textcoords="offset points", va="center", color=TEXT, fontsize=9)
+        ax.annotate(f"{row.zeroed_costs:.1%}", (max(row.high, 0), place - 0.18), (4, 0), textcoords="offset points", va="center", color=TEXT, fontsize=9)
+    ax.set_yticks(y, [f"slot {s}" for s in places["slot"]])
+    ax.set_xlim(left=min(0.0, float(places["low"].min()) * 1.1), right=max(0.1, float(places[["share", "high"]].max().max()) * 1.18))
+    ax.grid(axis="y", visible=False)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2)
+    most = places.loc[places["zeroed_costs"].idxmax()]
+    return finish(ax, f"Slot {most['slot']} carries the drafter: zeroing it costs {most['zeroed_costs']:.1%}", "fraction, 0 to 1", "")
+
+
+def accepted_histogram(accepted: Sequence[int], steps: int, ax: Axes | None = None) -> Axes:
+    """How many drafted tokens each verify step of the walk accepts: what an engine's histogram should look like."""
+    ax = axes(ax)
+    counts = np.bincount(np.asarray(accepted, dtype=int), minlength=steps + 1)
+    share = counts / max(1, counts.sum())
+    bars = ax.bar(np.arange(len(counts)), share, 0.7, color=DRAFT)
+    ax.bar_label(bars, [f"{n:,}" for n in counts], padding=2, color=TEXT)
+    ax.set_xticks(np.arange(len(counts)))
+    ax.grid(axis="x", visible=False)
+    ax.set_ylim(0, max(0.1, share.max() * 1.15))
+    title = f"{share[0]:.0%} of the verify steps accept nothing, {share[-1]:.0%} accept all {len(counts) - 1}"
+    return finish(ax, title, f"drafted tokens accepted ({counts.sum():,} verify steps)", "share of verify steps")
+
+
+def _short(name: str, most: int = 46) -> str:
+    name = name.removeprefix("feed ")
+    return name if len(name) <= most else name[: most - 1] + "…"
