@@ -148,6 +148,27 @@ class Investigation:
         """The dump's wiring as somebody claims it, slot by slot; None where no claim names a slot's boundary."""
         return claimed_wiring(self.case.claims)
 
+    def parts(self) -> list[dict[str, str]]:
+        """The parts of the case, one row each: part, given, what it is for."""
+        case, path = self.case, lambda p: "not given" if p is None else relative_to_case(case, p)
+        engine = case.engine.spec or "not given"
+        return [
+            {"part": "dump", "given": path(case.dump.path), "for": "what the drafter was trained on: notebooks 01 to 04"},
+            {"part": "drafter", "given": path(case.drafter.path), "for": "its config, tensors and replay"},
+            {"part": "embedding rows", "given": path(case.drafter.embed), "for": "the replay, where the target is not at hand"},
+            {"part": "target", "given": path(case.target.path), "for": "its boundaries and its own choice of tokens"},
+            {"part": "target's config", "given": path(case.target.config), "for": "number of layers and architecture"},
+            {"part": "sketch", "given": path(case.target.sketch), "for": "a stand-in for the target"},
+            {"part": "engine", "given": engine, "for": "which boundaries are fed"},
+            {
+                "part": "launch line",
+                "given": "given" if case.engine.launch else "not given",
+                "for": "steps, and flags at odds with the drafter",
+            },
+            {"part": "training", "given": case.training.framework or "not given", "for": "flags that the trainer forced"},
+            {"part": "claims", "given": f"{len(case.claims)}", "for": "what people say of slots and ids"},
+        ]
+
     # -- the dump ---------------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -183,6 +204,20 @@ class Investigation:
         config = self.drafter_config
         vocabulary, width = (config.vocab_size, config.target_hidden_size) if config else (None, None)
         return check_health(self.dump, self.max_samples, self.seed, vocabulary, width)
+
+    def need_health(self) -> Health:
+        """`health`, or NotGiven."""
+        if self.health is None:
+            self.samples  # noqa: B018 - raises
+        return self.health
+
+    def mask_text(self, samples: int = 6) -> list[dict[str, str]]:
+        """The text around the first trained token of a few samples. Token ids where no tokenizer is at hand."""
+        from eaglelab.text import around_first_trained, load_tokenizer
+
+        tokenizer = load_tokenizer(self.case.target.tokenizer or self.case.target.path)
+        cut = [(s.key, *around_first_trained(s, tokenizer)) for s in self.samples[:samples]]
+        return [{"sample": key, "before (not trained)": before, "from the first trained token": after} for key, before, after in cut]
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
@@ -340,6 +375,11 @@ class Investigation:
 
         options = {"judge": self.judge, "probabilities": probabilities and self.head is not None}
         return replay(self.drafter, self.samples, self._rows(), variants, steps=steps or self.steps, **options)
+
+    @property
+    def own_replay(self) -> Replay:
+        """The replay on the dump's own feed, over all steps."""
+        return self.replay_named("the dump's feed")
 
     def replay_named(self, label: str) -> Replay | None:
         """The finalist that carries a label, None where it was not run."""

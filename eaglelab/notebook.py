@@ -195,6 +195,11 @@ def given() -> Iterator[None]:
         _display(parts.note("this part", str(error), kind="cannot tell"), f"cannot tell: {parts.clean(str(error))}")
 
 
+def frame(rows: Any) -> Any:
+    """A DataFrame of rows, for figures."""
+    return _frame(rows)
+
+
 def title(ax: Any) -> str:
     """The finding that a figure's title says, for its alt text."""
     return " ".join(ax.get_title(loc="left").split())

@@ -65,3 +65,16 @@ def _character(c: str) -> str:
     if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):  # control, format (also text direction), unassigned
         return f"\\u{ord(c):04x}" if ord(c) < 0x10000 else f"\\U{ord(c):08x}"
     return c
+
+
+def around_first_trained(sample: Any, tokenizer: Any | None, reach: int = 12) -> tuple[str, str]:
+    """The text just before and just after the first position that the loss mask trains; ("", "") where nothing trains."""
+    trained = [] if sample.loss_mask is None else sample.loss_mask.nonzero()[:, 0].tolist()
+    if not trained:
+        return "", ""
+    first, ids = trained[0], sample.token_ids.tolist()
+    join = "" if tokenizer is not None else " "
+    return (
+        join.join(token_texts(tokenizer, ids[max(0, first - reach) : first])),
+        join.join(token_texts(tokenizer, ids[first : first + reach])),
+    )

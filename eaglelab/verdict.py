@@ -53,17 +53,13 @@ def _wiring(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     works, served = _status(by_id, "replay.works"), by_id.get("replay.engine")
     fed, held = inv.engine_wiring.wiring, inv.dump_wiring.select(inv.dump.feed.aux)
     cost = f" {served.title}." if served is not None and served.status is FAIL else ""
-    if works is PASS and served is not None and served.status is FAIL:
-        confidence = "sure" if held.known else "likely"
-    else:
-        confidence = "likely"
+    both = works is PASS and served is not None and served.status is FAIL and held.known
+    confidence = "sure" if both else "likely"
     words = f"The drafter was trained on boundaries {held} and {inv.engine.title} feeds it {fed}.{cost}"
     changes = _changes(match.numbers.get("ids", {}), inv)
     if works is FAIL:
         words += " The drafter does not work on its own dump either, so this change alone may not help."
-    if changes:
-        words += f" {match.next}"
-    elif held.known:
+    if held.known:
         words += f" {match.next}"
     else:
         words += " Which boundaries the dump holds needs the target or a sketch before the ids can be written."

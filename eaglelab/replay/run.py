@@ -93,6 +93,11 @@ class Replay:
         return sum((Walk(len(o.walk), sum(o.walk)) for o in self.outcomes), Walk(0, 0))
 
     @property
+    def accepted(self) -> list[int]:
+        """Drafted tokens accepted in each verify step of the walk."""
+        return [n for o in self.outcomes for n in o.walk or ()]
+
+    @property
     def text_agreement(self) -> tuple[int, int]:
         """(trained positions at which the text is the target's own choice, of n). Low: the walk predicts no engine."""
         return sum(o.agrees[0] for o in self.outcomes), sum(o.agrees[1] for o in self.outcomes)
