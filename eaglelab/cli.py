@@ -160,9 +160,10 @@ def check_json(findings: list[Finding], said, inv, cheap: bool = False) -> dict[
 
 
 def cmd_report(args: argparse.Namespace) -> int:
-    from eaglelab.reports import run_report
+    from eaglelab.reports.run import run_report
 
-    result = run_report(args.case, only=args.only, parameters=dict(args.parameters), out=args.out, timeout=args.timeout)
+    say = None if args.json else print
+    result = run_report(args.case, only=args.only, parameters=dict(args.parameters), out=args.out, timeout=args.timeout, say=say)
     if args.json:
         print_json(result.to_json())
     return result.exit_code
