@@ -39,3 +39,12 @@ def claimed_ids(text: str) -> list[int] | None:
     """Layer ids written in a claim's text, `[-1, 2, 15]`; None where there is no such list."""
     found = re.search(r"\[\s*(-?\d+(?:\s*,\s*-?\d+)*)\s*\]", text)
     return [int(n) for n in found.group(1).split(",")] if found else None
+
+
+def claimed_capture_ids(claims: Iterable[Claim], places: int) -> list[int] | None:
+    """The layer ids that the dump is said to have been captured with, one for each place of fc and ascending; None where nobody says."""
+    for claim in claims:
+        ids = claimed_ids(claim.text) if claim.key is not None else None
+        if ids is not None and ids[:places] == sorted(set(ids[:places])) and len(ids) >= places:
+            return ids[:places]
+    return None

@@ -164,8 +164,8 @@ def cmd_report(args: argparse.Namespace) -> int:
 
     say = None if args.json else print
     result = run_report(args.case, only=args.only, parameters=dict(args.parameters), out=args.out, timeout=args.timeout, say=say)
-    if args.json:
-        print_json(result.to_json())
+    done = f"{len(result.notebooks)} pages in {result.directory}; all runs: {result.index}"
+    show(args, result.to_json(), done)
     return result.exit_code
 
 

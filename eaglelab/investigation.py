@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from eaglelab.case import Case, open_case
-from eaglelab.claims import claimed_wiring
+from eaglelab.claims import claimed_capture_ids, claimed_wiring
 from eaglelab.engines.conventions import Engine, parse_engine
 from eaglelab.engines.launch import Launch, parse_launch
 from eaglelab.engines.wiring_report import EngineWiring, engine_wiring
@@ -338,22 +338,32 @@ class Investigation:
         feed, why = self._sources_of(self.engine_wiring.wiring)
         return Feeds(base, None if feed is None else Variant(feed, label="the engine's feed"), why)
 
-    def _sources_of(self, wiring: Sequence[Boundary]) -> tuple[tuple | None, str]:
-        """Slots (or the embedding) that hold the boundaries wanted: by identity where it is known, by the claims where not."""
+    def _sources_of(self, wiring: Wiring) -> tuple[tuple | None, str]:
+        """Slots (or the embedding) that hold what the engine feeds, and on what ground that is said.
+
+        By the slots' identity where it is known. Else by the layer ids that the dump is said to have been captured with: the same id is
+        the same layer, whatever the convention. Else by what is claimed of the slots.
+        """
         from eaglelab.replay import EMBEDDING
 
         known = self.dump_wiring
-        ground = "by the slots' identity"
-        if known is None or not known.known:
-            named, ground = self.claimed, "by what is claimed of the slots"
-            known = named if known is None or named is None else Wiring.of(k if k is not None else c for k, c in zip_longest(known, named))
-        place = {b: slot for slot, b in reversed(list(enumerate(known or ()))) if b is not None}
-        place[0] = EMBEDDING  # boundary 0 is the embedding row itself, whatever a slot is said to hold
-        absent = [b for b in wiring if b not in place]
+        wanted: Sequence[Any] = wiring
+        place: dict[Any, Any] = {}
+        if known is not None and known.known:
+            place, ground = _first_slot_of(known), "by the slots' identity"
+        elif (ids := claimed_capture_ids(self.case.claims, len(self.dump.feed.aux))) and self.engine_wiring.ids:
+            place, ground = dict(zip(ids, self.dump.feed.aux, strict=True)), f"by the ids {ids} that the dump is said to be captured with"
+            wanted = [EMBEDDING if b == 0 else i for b, i in zip(wiring, sorted(set(self.engine_wiring.ids)), strict=False)]
+            place[EMBEDDING] = EMBEDDING
+        else:
+            place, ground = _first_slot_of(self.claimed or ()), "by what is claimed of the slots"
+        place[0] = (
+            EMBEDDING if wanted is wiring else place.get(0)
+        )  # boundary 0 is the embedding row itself, whatever a slot is said to hold
+        absent = [str(w) for w in wanted if place.get(w) is None] or (["a slot that is not captured"] if len(wanted) < len(wiring) else [])
         if absent:
-            names = ", ".join("a slot that is not captured" if b is None else f"boundary {b}" for b in absent)
-            return None, f"the engine feeds {names}, which no slot of the dump holds"
-        return tuple(place[b] for b in wiring), ground
+            return None, f"the engine feeds {wiring}; which slot holds {', '.join(absent)} is not known"
+        return tuple(place[w] for w in wanted), ground
 
     @cached_property
     def replays(self) -> tuple[Ranking, list[Replay]]:
@@ -450,6 +460,6 @@ def relative_to_case(case: Case, path) -> str:
         return path.name
 
 
-def zip_longest(known: Wiring, named: Wiring):
-    """Pairs over the slots of `known`; slots that nobody names are None."""
-    return ((b, named[slot] if slot < len(named) else None) for slot, b in enumerate(known))
+def _first_slot_of(wiring: Sequence[Boundary]) -> dict[Any, Any]:
+    """Boundary -> the first slot that holds it."""
+    return {b: slot for slot, b in reversed(list(enumerate(wiring))) if b is not None}

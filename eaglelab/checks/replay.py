@@ -87,7 +87,7 @@ def order(inv: Investigation) -> Iterator[Finding]:
         status=status,
         claim=f"The dump's feed: slots {list(inv.dump.feed.aux)} in this order.",
         evidence=f"{len(names)} ordered choices of slots and embedding over {inv.sampled}; paired differences resampled by sample, corrected "
-        f"for all pairs. Best: {names[0]} ({ranking.table['acceptance'].iloc[0]:.1%}). Cannot be told from the best: {'; '.join(tied)}.",
+        f"for all pairs. Best: {names[0]} ({ranking.table['acceptance'].iloc[0]:.1%}). Cannot be told from the best: {_listed(tied)}.",
         numbers={
             "ranking": ranking.table.head(12).to_dict(orient="records"),
             "variants": len(names),
@@ -256,3 +256,8 @@ def expected(inv: Investigation) -> Iterator[Finding]:
         },
         next="Compare it with the server's `accept len` on the same prompts: below it, the engine feeds or computes something else.",
     )
+
+
+def _listed(names: list[str], most: int = 4) -> str:
+    shown = "; ".join(n.removeprefix("feed ") for n in names[:most])
+    return shown if len(names) <= most else f"{shown}; and {len(names) - most} more"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from eaglelab.case import Claim
 from eaglelab.claims import claimed_boundary, claimed_ids
 from eaglelab.engines.conventions import CannotFeed, Engine, parse_engine
 from eaglelab.engines.wiring_report import corrected_config, engine_wiring
@@ -58,15 +59,25 @@ def claims(inv: Investigation) -> Iterator[Finding]:
     for c in inv.case.claims:
         ids = claimed_ids(c.text) if c.key is not None else None
         if ids is not None and inv.engine_wiring is not None:
-            fed = inv.engine_wiring.convention.feed(ids, inv.engine_wiring.target.num_layers)
-            yield Finding(
-                f"wiring.claims.{c.key}",
-                f"{c.key} = {ids} means boundaries {Wiring(fed.boundaries)} to {inv.engine.title}",
-                Status.PASS,
-                claim=f"{c.text}" + (f" ({c.source})" if c.source else ""),
-                evidence=" ".join(fed.notes),
-                numbers={"ids": ids, "boundaries": list(fed.boundaries)},
-            )
+            yield _ids_finding(inv, c, ids)
+
+
+def _ids_finding(inv: Investigation, claim: Claim, ids: list[int]) -> Finding:
+    """Layer ids that somebody says the dump was captured with, by this engine's convention, against the dump."""
+    fed = inv.engine_wiring.convention.feed(ids, inv.engine_wiring.target.num_layers)
+    meant, held = Wiring(fed.boundaries), None if inv.dump is None else inv.dump_wiring.select(inv.dump.feed.aux)
+    told = held is not None and held.known
+    same = told and held == meant
+    end = f", which the dump {'holds' if same else 'does not hold'}" if told else "; what the dump holds cannot be told"
+    return Finding(
+        f"wiring.claims.{claim.key}",
+        f"{ids} means boundaries {meant} to {inv.engine.title}{end}",
+        (Status.PASS if same else Status.FAIL) if told else Status.CANNOT_TELL,
+        claim=f"{claim.key} = {claim.text}" + (f" ({claim.source})." if claim.source else "."),
+        evidence=" ".join(fed.notes),
+        numbers={"ids": ids, "boundaries": list(fed.boundaries), "dump": None if held is None else held.to_json()},
+        next="" if told else inv.identification.next_step if inv.dump is not None else DUMP,
+    )
 
 
 def _claim_finding(inv: Investigation, slot: int, said: Boundary, claim: str, wiring: Wiring | None) -> Finding:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -237,7 +238,7 @@ def _in_words(source: Any, boundaries: tuple) -> str:
     )
     if isinstance(source, Sketch):
         return f"a sketch of {source.target or 'the target'} ({span})"
-    return f"the target {getattr(source, 'path', '') or ''} ({span})".replace("  ", " ")
+    return f"the target {Path(getattr(source, 'path', '') or '').name} ({span})".replace("  ", " ")
 
 
 def _notes(compared: Compared, boundaries: tuple, num_layers: int | None, samples: int) -> list[str]:

@@ -34,7 +34,11 @@ def acceptance_by_step(counts: StepCounts, ax: Axes | None = None) -> Axes:
     ax.margins(x=0.15)
     ax.legend(loc="upper right", ncols=3)
     length = counts.accept_length
-    said = "No whole chain to count" if length is None else f"Accept length {length:.2f}: the joint rates add {length - 1:.2f} to the bonus token"
+    said = (
+        "No whole chain to count"
+        if length is None
+        else f"Accept length {length:.2f}: the joint rates add {length - 1:.2f} to the bonus token"
+    )
     return finish(ax, said, f"drafted step ({counts.complete:,} whole chains)", "acceptance, 0 to 1")
 
 
@@ -51,7 +55,9 @@ def ranked_feeds(table: pd.DataFrame, ax: Axes | None = None, most: int = 10) ->
     for place, row, color in zip(y, shown.itertuples(), colors, strict=True):
         ax.plot([best - row.high, best - row.low], [place, place], color=color, linewidth=5, alpha=0.35, solid_capstyle="butt")
         ax.scatter(row.acceptance, place, color=color, marker="o" if row.tied else "x", zorder=3, s=45)
-        ax.annotate(f"{row.acceptance:.3f}", (row.acceptance, place), (0, 8), textcoords="offset points", ha="center", color=TEXT, fontsize=8.5)
+        ax.annotate(
+            f"{row.acceptance:.3f}", (row.acceptance, place), (0, 8), textcoords="offset points", ha="center", color=TEXT, fontsize=8.5
+        )
     ax.set_yticks(y, [_short(v) for v in shown["variant"]])
     ax.axvline(best, color=EVIDENCE, linewidth=0.8, linestyle=":")
     ax.grid(axis="y", visible=False)
@@ -70,7 +76,9 @@ def two_feeds(labels: Sequence[str], counts: Sequence[StepCounts], ax: Axes | No
         color, hatch = ((EVIDENCE, ""), (CLAIM, "///"), (OTHER, ".."))[i % 3]
         length = c.accept_length
         name = f"{label}: accept length {length:.2f}" if length is not None else label
-        bars = ax.bar(steps + (i - (len(labels) - 1) / 2) * width, joint, width * 0.92, color=color, hatch=hatch, edgecolor="white", label=name)
+        bars = ax.bar(
+            steps + (i - (len(labels) - 1) / 2) * width, joint, width * 0.92, color=color, hatch=hatch, edgecolor="white", label=name
+        )
         ax.bar_label(bars, fmt="%.2f", padding=2, color=TEXT, fontsize=9)
     ax.set_xticks(steps, [f"step {k}" for k in steps])
     ax.set_ylim(0, 1)
@@ -93,13 +101,23 @@ def slot_use(places: pd.DataFrame, ax: Axes | None = None) -> Axes:
     ax.errorbar(places["zeroed_costs"], y - 0.18, xerr=spread, fmt="none", ecolor=TEXT, capsize=3, linewidth=1)
     for place, row in zip(y, places.itertuples(), strict=True):
         ax.annotate(f"{row.share:.0%}", (row.share, place + 0.18), (4, 0), textcoords="offset points", va="center", color=TEXT, fontsize=9)
-        ax.annotate(f"{row.zeroed_costs:.1%}", (max(row.high, 0), place - 0.18), (4, 0), textcoords="offset points", va="center", color=TEXT, fontsize=9)
+        ax.annotate(
+            f"{row.zeroed_costs:.1%}",
+            (max(row.high, 0), place - 0.18),
+            (4, 0),
+            textcoords="offset points",
+            va="center",
+            color=TEXT,
+            fontsize=9,
+        )
     ax.set_yticks(y, [f"slot {s}" for s in places["slot"]])
     ax.set_xlim(left=min(0.0, float(places["low"].min()) * 1.1), right=max(0.1, float(places[["share", "high"]].max().max()) * 1.18))
     ax.grid(axis="y", visible=False)
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2)
-    most = places.loc[places["zeroed_costs"].idxmax()]
-    return finish(ax, f"Slot {most['slot']} carries the drafter: zeroing it costs {most['zeroed_costs']:.1%}", "fraction, 0 to 1", "")
+    most = places["zeroed_costs"].idxmax()
+    return finish(
+        ax, f"Slot {places['slot'][most]} carries the drafter: zeroing it costs {places['zeroed_costs'][most]:.1%}", "fraction, 0 to 1", ""
+    )
 
 
 def accepted_histogram(accepted: Sequence[int], steps: int, ax: Axes | None = None) -> Axes:
