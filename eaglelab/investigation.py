@@ -238,7 +238,7 @@ class Investigation:
             small = target.path is not None and weight_bytes(target.path) <= SMALL_TARGET
             way = "forward" if small else "sketch" if target.sketch else "tensors" if target.path else "rows"
         if way == "rows":
-            if self.embedding is None or self.dump is None:
+            if self.embedding is None or self.dump is None or self._needs_own_embedding:
                 raise NotGiven("a target", "give `[target] path`, or `[target] sketch` made by somebody who has it (`eaglelab sketch`)")
             return EmbeddingSource(self.embedding)
         if way == "sketch":
@@ -308,6 +308,8 @@ class Investigation:
         if self.case.drafter.embed is not None:
             return load_embedding_rows(self.case.drafter.embed)
         ids = torch.cat([s.token_ids for s in self.samples]).unique()
+        if self._needs_own_embedding and (rows := own_embedding(self.case.drafter.path, ids)) is not None:
+            return rows
         if self.case.target.path is not None:
             return EmbeddingRows(ids, TensorSource(self.case.target.path).embedding_rows(ids), "the target's embedding table")
         if self.case.drafter.path is not None and (rows := own_embedding(self.case.drafter.path, ids)) is not None:
@@ -316,6 +318,12 @@ class Investigation:
             sketch = load_sketch(self.case.target.sketch)
             return EmbeddingRows(sketch.embedding_ids, sketch.embedding_rows, "the sketch")
         return None
+
+    @property
+    def _needs_own_embedding(self) -> bool:
+        """True for a drafter of another width than its target's: only its own table fits."""
+        config = self.drafter_config
+        return self.case.drafter.path is not None and config.hidden_size != config.target_hidden_size
 
     # -- the replay -------------------------------------------------------------------------------------------------------
 
@@ -339,31 +347,35 @@ class Investigation:
         return Feeds(base, None if feed is None else Variant(feed, label="the engine's feed"), why)
 
     def _sources_of(self, wiring: Wiring) -> tuple[tuple | None, str]:
-        """Slots (or the embedding) that hold what the engine feeds, and on what ground that is said.
-
-        By the slots' identity where it is known. Else by the layer ids that the dump is said to have been captured with: the same id is
-        the same layer, whatever the convention. Else by what is claimed of the slots.
-        """
-        from eaglelab.replay import EMBEDDING
-
-        known = self.dump_wiring
-        wanted: Sequence[Any] = wiring
-        place: dict[Any, Any] = {}
-        if known is not None and known.known:
-            place, ground = _first_slot_of(known), "by the slots' identity"
-        elif (ids := claimed_capture_ids(self.case.claims, len(self.dump.feed.aux))) and self.engine_wiring.ids:
-            place, ground = dict(zip(ids, self.dump.feed.aux, strict=True)), f"by the ids {ids} that the dump is said to be captured with"
-            wanted = [EMBEDDING if b == 0 else i for b, i in zip(wiring, sorted(set(self.engine_wiring.ids)), strict=False)]
-            place[EMBEDDING] = EMBEDDING
-        else:
-            place, ground = _first_slot_of(self.claimed or ()), "by what is claimed of the slots"
-        place[0] = (
-            EMBEDDING if wanted is wiring else place.get(0)
-        )  # boundary 0 is the embedding row itself, whatever a slot is said to hold
+        """Slots (or the embedding) that hold what the engine feeds, and on what ground that is said."""
+        places = self.drafter_config.num_slots
+        if len(wiring) != places:
+            return None, f"the engine feeds {len(wiring)} slots and the drafter's fc takes {places}"
+        wanted, place, ground = self._named_slots(wiring)
         absent = [str(w) for w in wanted if place.get(w) is None] or (["a slot that is not captured"] if len(wanted) < len(wiring) else [])
         if absent:
             return None, f"the engine feeds {wiring}; which slot holds {', '.join(absent)} is not known"
         return tuple(place[w] for w in wanted), ground
+
+    def _named_slots(self, wiring: Wiring) -> tuple[list[Any], dict[Any, Any], str]:
+        """(names of what the engine feeds, names -> slots, the ground).
+
+        By the slots' identity where it is known. Else by the layer ids that the dump is said to have been captured with: the same id is
+        the same layer, whatever the convention. Else by what is claimed of the slots, where identity says nothing. The embedding needs
+        no slot, and a claim is not believed to be it.
+        """
+        from eaglelab.replay import EMBEDDING
+
+        known = self.dump_wiring
+        identified = {0: EMBEDDING, **_first_slot_of(known)}
+        if known.known:
+            return list(wiring), identified, "by the slots' identity"
+        aux, ids = self.dump.feed.aux, claimed_capture_ids(self.case.claims, len(self.dump.feed.aux))
+        if ids and self.engine_wiring.ids:
+            wanted = [EMBEDDING if b == 0 else i for b, i in zip(wiring, sorted(set(self.engine_wiring.ids)), strict=False)]
+            place = {**dict(zip(ids, aux, strict=True)), EMBEDDING: EMBEDDING}
+            return wanted, place, f"by the ids {ids} that the dump is said to be captured with"
+        return list(wiring), {**_first_slot_of(self.claimed or ()), **identified}, "by what is claimed of the slots"
 
     @cached_property
     def replays(self) -> tuple[Ranking, list[Replay]]:
@@ -373,7 +385,9 @@ class Investigation:
         """
         from eaglelab.replay import EMBEDDING, rank_feeds, slot_orders
 
-        named = [v for v in (self.feeds.dump, self.feeds.engine) if v is not None]
+        named = [self.feeds.dump]
+        if self.feeds.engine is not None and self.feeds.engine.feed != self.feeds.dump.feed:
+            named.append(self.feeds.engine)
         orders = slot_orders([*range(len(self.samples[0].slots)), EMBEDDING], len(self.feeds.dump.feed))
         taken = {v.feed for v in named}
         variants = named + [v for v in orders if v.feed not in taken]

@@ -22,7 +22,7 @@ def verdict(findings: Iterable[Finding], inv: Investigation) -> Verdict:
     if not faults:
         return _no_fault(by_id)
     stages = list(dict.fromkeys(f.stage for f in faults))
-    confidence = min((f.confidence for f in faults), key=("sure", "likely", "cannot tell").index)
+    confidence = max((f.confidence for f in faults), key=("sure", "likely", "cannot tell").index)  # no surer than the least sure
     text = " ".join(f.text for f in faults)
     return Verdict(" and ".join(stages), confidence, text, tuple(c for f in faults for c in f.changes))
 
@@ -47,10 +47,10 @@ def _dump(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
 
 def _wiring(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     """The engine feeds another wiring than the dump holds. Two witnesses: values, and the replay on both feeds."""
-    match = by_id.get("wiring.match")
+    match, served = by_id.get("wiring.match"), by_id.get("replay.engine")
     if match is None or match.status is not FAIL:
-        return None
-    works, served = _status(by_id, "replay.works"), by_id.get("replay.engine")
+        return _claimed_wiring(match, served)
+    works = _status(by_id, "replay.works")
     fed, held = inv.engine_wiring.wiring, inv.dump_wiring.select(inv.dump.feed.aux)
     cost = f" {served.title}." if served is not None and served.status is FAIL else ""
     both = works is PASS and served is not None and served.status is FAIL and held.known
@@ -64,6 +64,14 @@ def _wiring(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     else:
         words += " Which boundaries the dump holds needs the target or a sketch before the ids can be written."
     return Verdict("wiring", confidence, words, changes)
+
+
+def _claimed_wiring(match: Finding | None, served: Finding | None) -> Verdict | None:
+    """The slots' boundaries are not known, and fed as claims and config together say, the drafter does not work."""
+    if match is None or match.status is not Status.CANNOT_TELL or served is None or served.status is not FAIL:
+        return None
+    text = f"{served.title}. So the claims on the dump's slots are wrong, or the engine feeds another wiring: which of them, the replay cannot tell."
+    return Verdict("wiring", "cannot tell", f"{text} {match.next}".strip())
 
 
 def _changes(ids: dict[str, Any], inv: Investigation) -> tuple[Change, ...]:
@@ -96,12 +104,16 @@ def _no_fault(by_id: dict[str, Finding]) -> Verdict:
     missing = [f for f in by_id.values() if f.status is Status.NOT_GIVEN]
     expected = by_id.get("replay.expected")
     reach = f" {expected.title}." if expected is not None and expected.status is PASS else ""
-    agreed = _status(by_id, "wiring.match") is PASS and _status(by_id, "replay.works") is PASS
-    if agreed and not open_questions:
-        text = f"The engine feeds what the drafter was trained on, and the drafter works on its own.{reach} A lower accept length is made elsewhere; a good one that is slow is a matter of cost."
-        return Verdict("none found", "sure", text)
+    wrong = [f.title for f in by_id.values() if f.id.startswith("wiring.claims") and f.status is FAIL]
+    harmless = f" What is said of the dump is wrong, though the config is right: {'; '.join(wrong)}. Mend the label." if wrong else ""
+    questions = "; ".join(f.title for f in open_questions)
+    if _status(by_id, "wiring.match") is PASS and _status(by_id, "replay.works") is PASS:
+        text = (
+            f"The engine feeds what the drafter was trained on, and the drafter works on its own.{reach}{harmless} A lower accept length is "
+            "made elsewhere; a good one that is slow is a matter of cost."
+        )
+        left = f" Still open: {questions}." if questions else ""
+        return Verdict("none found", "likely" if questions else "sure", text + left)
     steps = " ".join(dict.fromkeys(f.next for f in [*open_questions, *missing] if f.next))
-    what = "; ".join(f.title for f in open_questions) or "too little is given"
-    return Verdict(
-        "cannot tell", "cannot tell", f"No fault was found in what could be looked at, but not everything could: {what}. Next: {steps}"
-    )
+    text = f"No fault was found in what could be looked at, but not everything could: {questions or 'too little is given'}.{harmless}"
+    return Verdict("cannot tell", "cannot tell", f"{text} Next: {steps}" if steps else text)

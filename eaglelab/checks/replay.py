@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from eaglelab.acceptance import StepCounts
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation, NotGiven
 from eaglelab.wiring import boundary_name
+
+if TYPE_CHECKING:
+    from eaglelab.replay import Replay
 
 DUMP = "`[dump] path` names the folder of hidden states that the drafter was trained on"
 HARDLY = 0.01
@@ -17,11 +23,29 @@ OWN_TEXT = 0.9
 
 
 def _ready(inv: Investigation) -> None:
+    """Raise the reason why nothing can be replayed, the cheapest first."""
     if inv.dump is None:
         raise NotGiven("a dump", DUMP)
-    inv.drafter  # noqa: B018 - raises its own reasons
+    config = inv.drafter.config  # raises its own reasons
+    aux = inv.dump.feed.aux
+    if len(aux) != config.num_slots:
+        raise ValueError(
+            f"the dump feeds {len(aux)} slots {list(aux)} and the drafter's fc takes {config.num_slots}: name them in `[dump] feed`, "
+            "followed by the last state's; or this is another drafter's dump"
+        )
+    from eaglelab.replay.answers import trained_positions
+
+    if not any(bool(trained_positions(s)[1:].any()) for s in inv.samples):
+        raise ValueError(
+            f"no token trains in the {len(inv.samples)} samples read: the loss mask is all zeros; mend it, or read more samples"
+        )
     if inv.embedding is None:
         inv._rows()
+
+
+def _length(counts: StepCounts) -> str:
+    """The accept length for a sentence: "1.83", or "not known" where no row has all steps."""
+    return "not known" if counts.accept_length is None else f"{counts.accept_length:.2f}"
 
 
 def works(inv: Investigation) -> Iterator[Finding]:
@@ -29,14 +53,6 @@ def works(inv: Investigation) -> Iterator[Finding]:
     _ready(inv)
     own = inv.replay_named("the dump's feed")
     counts = own.counts
-    if not counts.counted[0]:
-        yield Finding(
-            "replay.works",
-            "No trained token in the samples read: nothing to replay",
-            Status.CANNOT_TELL,
-            next="Read more samples, or mend the loss mask.",
-        )
-        return
     from eaglelab.replay import sample_interval
 
     low, high = sample_interval(own)
@@ -127,14 +143,16 @@ def engine_feed(inv: Investigation) -> Iterator[Finding]:
     yield Finding(
         id="replay.engine",
         title=f"Fed as by {inv.engine.title}, step-0 acceptance is {b.marginal(0):.1%} instead of {a.marginal(0):.1%}, "
-        f"accept length {b.accept_length:.2f} instead of {a.accept_length:.2f}",
-        status=Status.FAIL if low > 0 else Status.CANNOT_TELL,
+        f"accept length {_length(b)} instead of {_length(a)}",
+        status=Status.FAIL if low > 0 else Status.PASS if high < 0 else Status.CANNOT_TELL,
         claim=f"{inv.engine.title} feeds {fed}; as sources: {', '.join(str(s) for s in variant.feed)} ({inv.feeds.engine_reason}).",
-        evidence=f"Difference {gap:.1%} (95 % interval by sample {low:.1%} to {high:.1%}) over {a.counted[0]:,} tokens in {inv.sampled}.",
+        evidence=f"Difference {gap:.1%} ({_interval(low, high)}) over {a.counted[0]:,} tokens in {inv.sampled}.",
         numbers={"difference": gap, "interval": [low, high], "dump_feed": own.to_json(), "engine_feed": served.to_json()},
         next="Make the engine feed what the drafter was trained on: see wiring.match."
         if low > 0
-        else "The replay does not tell these two feeds apart; read more samples.",
+        else "The engine's feed fits better than the dump's: see replay.order."
+        if high < 0
+        else "The replay does not tell these two feeds apart: the slots that differ may hardly be used (replay.slots), or more samples tell.",
     )
 
 
@@ -144,25 +162,36 @@ def choices(inv: Investigation) -> Iterator[Finding]:
     from eaglelab.replay import rank
 
     base, others = inv.other_choices
-    judged = [(step, rank([base, *others], step=step)) for step in range(min(2, inv.steps))]
-    better = {
-        others[i - 1].variant.name: step
-        for step, ranking in judged
-        for i in ranking.order[: ranking.order.index(0)]
-        if 0 not in ranking.tied and i in ranking.tied
-    }
-    listed = "; ".join(f"{r.variant.name}: accept length {r.counts.accept_length or 0:.2f}" for r in others)
+    steps = [k for k in range(min(2, inv.steps)) if base.counts.counted[k]]
+    judged = [rank([base, *others], step=k) for k in steps]
+    ahead = {i for r in judged if 0 not in r.tied for i in r.order[: r.order.index(0)] if i in r.tied}
+    # Ahead at one step is not yet better: a wrong vocabulary map guesses a few later tokens and loses the first.
+    better = [r.variant.name for i, r in enumerate(others, 1) if i in ahead and _worth(r) > _worth(base)]
+    unsure = judged[0].note
+    listed = "; ".join(f"{r.variant.name}: {_length(r.counts)}" for r in others)
     yield Finding(
         id="replay.choices",
         title=f"The drafter fits better with: {', '.join(better)}"
         if better
+        else f"Whether another choice of the trainer fits better cannot be told: {unsure}"
+        if unsure
         else "No other choice of trainer or engine fits the drafter better than its config",
-        status=Status.FAIL if better else Status.PASS,
+        status=Status.FAIL if better else Status.CANNOT_TELL if unsure else Status.PASS,
         claim="The config's flags are those that it was trained with.",
-        evidence=f"Config: accept length {base.counts.accept_length or 0:.2f}. One by one the other way: {listed}.",
+        evidence=f"Accept length as the config says: {_length(base.counts)}. One by one the other way: {listed}.",
         numbers={"base": base.to_json(), "others": [r.to_json() for r in others]},
-        next="Write the flag into the config; where the engine ignores it (see config.*), serve with one that does not." if better else "",
+        next="Write the flag into the config; where the engine ignores it (see config.*), serve with one that does not."
+        if better
+        else "Read more samples: `--max-samples`, or dump more."
+        if unsure
+        else "",
     )
+
+
+def _worth(result: Replay) -> float:
+    """What a choice gives over all steps: its accept length, or step 0 alone where no row has all steps."""
+    counts = result.counts
+    return counts.accept_length or 1 + (counts.marginal(0) or 0.0)
 
 
 def slots(inv: Investigation) -> Iterator[Finding]:
@@ -188,26 +217,39 @@ def slots(inv: Investigation) -> Iterator[Finding]:
             }
         )
     unused = [r for r in rows if r["high"] < HARDLY]
-    wiring = inv.dump_wiring
-    told = [
-        f"slot {r['slot']}" + ("" if wiring is None or wiring[r["slot"]] is None else f" ({boundary_name(wiring[r['slot']])})")
-        for r in unused
-    ]
+    open_ = [r for r in rows if r["low"] <= 0 and r not in unused]
     yield Finding(
         id="replay.slots",
-        title=f"The drafter hardly uses {', '.join(told)}: no replay can tell what is in it"
+        title=f"The drafter hardly uses {_slots(inv, unused)}: no replay can tell what is in it"
         if unused
+        else f"Whether the drafter uses {_slots(inv, open_)} cannot be told from {inv.sampled}"
+        if open_
         else "The drafter uses every slot that it is fed",
-        status=Status.PASS,
+        status=Status.CANNOT_TELL if open_ and not unused else Status.PASS,
         claim="A drafter needs all the slots that it is fed.",
         evidence=" ".join(
-            f"Slot {r['slot']}: {r['share']:.0%} of the fused input, zeroing it costs {r['zeroed_costs']:.1%} ({r['low']:.1%} to {r['high']:.1%}), "
+            f"Slot {r['slot']}: {r['share']:.0%} of the fused input, zeroing it costs {r['zeroed_costs']:.1%} ({_interval(r['low'], r['high'])}), "
             f"one row late {r['one_row_late_costs']:.1%}."
             for r in rows
         ),
         numbers={"places": rows, "hardly_used": [r["slot"] for r in unused]},
         next="Where the identity of such a slot matters, compare values: a sketch or a forward of the target." if unused else "",
     )
+
+
+def _slots(inv: Investigation, rows: list[dict]) -> str:
+    """`slot 0 (boundary 3), slot 2`."""
+    wiring = inv.dump_wiring
+    names = [wiring[r["slot"]] for r in rows]
+    return ", ".join(
+        f"slot {r['slot']}" + ("" if b is None else f" (boundary {boundary_name(b)})") for r, b in zip(rows, names, strict=True)
+    )
+
+
+def _interval(low: float, high: float) -> str:
+    if not math.isfinite(high - low):
+        return "no interval from one sample"
+    return f"95 % interval by sample {low:.1%} to {high:.1%}"
 
 
 def expected(inv: Investigation) -> Iterator[Finding]:

@@ -51,6 +51,19 @@ def drafter_complete(inv: Investigation) -> Iterator[Finding]:
 
 def vocabulary_map(inv: Investigation) -> Iterator[Finding]:
     """d2t in range, ascending, and how much of the trained text the draft vocabulary can say: an upper bound on acceptance."""
+    if inv.case.drafter.path is None:
+        raise NotGiven("a drafter", DRAFTER)
+    broken = _broken_map(inv)
+    if broken:
+        yield Finding(
+            "drafter.vocabulary",
+            "The draft vocabulary's map is broken: drafted tokens are none of the target's",
+            Status.FAIL,
+            claim="d2t holds offsets: target id = draft id + d2t[draft id].",
+            evidence=broken,
+            next="Export d2t from the training run again.",
+        )
+        return
     drafter = inv.drafter
     config = drafter.config
     if config.draft_vocab_size == config.vocab_size:
@@ -82,3 +95,20 @@ def vocabulary_map(inv: Investigation) -> Iterator[Finding]:
         numbers=numbers,
         next="Export d2t from the training run again; without it an engine takes the first tokens of the vocabulary." if bad else "",
     )
+
+
+def _broken_map(inv: Investigation) -> str:
+    """Why d2t cannot be used, empty where it can or where there is none to look at."""
+    from eaglelab.drafter.checkpoint import DrafterError, check_d2t
+    from eaglelab.target.checkpoint import CheckpointError, open_checkpoint
+
+    try:
+        checkpoint = open_checkpoint(inv.case.drafter.path)
+        if "d2t" not in checkpoint.names() or len(checkpoint.shape("d2t")) != 1:
+            return ""
+        check_d2t(checkpoint.tensor("d2t"), inv.drafter_config, inv.case.drafter.path)
+    except CheckpointError:
+        return ""  # loading the drafter says what is wrong with the file
+    except DrafterError as error:
+        return str(error)
+    return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class DumpError(Exception):
+class DumpError(ValueError):
     """A dump or a sample that cannot be used. `problem` is the short name that the health table groups by."""
 
     def __init__(self, message: str, problem: str = "unreadable"):
