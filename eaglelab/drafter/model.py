@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eaglelab.drafter.config import DrafterConfig
+from eaglelab.drafter.config import DrafterConfig, DrafterConfigError
 
 
 class RMSNorm(nn.Module):
@@ -164,7 +164,11 @@ class Drafter(nn.Module):
 
 
 class Rotary(nn.Module):
-    """cos and sin for row positions, by transformers' own rules for every rope type (default, linear, llama3, yarn, ...)."""
+    """cos and sin for row positions, by transformers' own rules for every rope type (default, linear, llama3, yarn, ...).
+
+    `mrope` is the default rope here: on text its three positions are one. Raises DrafterConfigError for a rope that transformers does
+    not know or that lacks a parameter.
+    """
 
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
@@ -173,17 +177,20 @@ class Rotary(nn.Module):
 
         kind = config.rope.get("rope_type", "default")
         options = {"rope_theta": config.rope["rope_theta"]}
-        if kind != "default":
+        if kind not in ("default", "mrope"):
             options["rope_scaling"] = {k: v for k, v in config.rope.items() if k != "rope_theta"}
-        llama = LlamaConfig(
-            hidden_size=config.hidden_size,
-            num_attention_heads=config.num_attention_heads,
-            num_key_value_heads=config.num_key_value_heads,
-            head_dim=config.head_dim,
-            max_position_embeddings=config.max_position_embeddings,
-            **options,
-        )
-        self.tables = LlamaRotaryEmbedding(config=llama)
+        try:
+            llama = LlamaConfig(
+                hidden_size=config.hidden_size,
+                num_attention_heads=config.num_attention_heads,
+                num_key_value_heads=config.num_key_value_heads,
+                head_dim=config.head_dim,
+                max_position_embeddings=config.max_position_embeddings,
+                **options,
+            )
+            self.tables = LlamaRotaryEmbedding(config=llama)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DrafterConfigError(f"the drafter's rope {config.rope} cannot be built ({type(error).__name__}: {error})") from error
 
     @torch.no_grad()
     def forward(self, positions: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
