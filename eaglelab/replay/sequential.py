@@ -27,15 +27,17 @@ class Draft:
 class SequentialDrafter:
     """Feed the true text row by row with `extend`, and draft a chain from any moment with `draft`; the cache is cut back afterwards."""
 
-    def __init__(self, drafter: Drafter, embedding) -> None:
-        """embedding: token ids [R] -> rows [R, H]."""
+    def __init__(self, drafter: Drafter, embedding, capacity: int = 1024) -> None:
+        """embedding: token ids [R] -> rows [R, H]. capacity: rows of the KV cache, drafted ones included."""
         self.weights = dict(drafter.named_parameters())
         self.config, self.embedding = drafter.config, embedding
         if self.config.rope.get("rope_type", "default") != "default":
             raise ValueError("the sequential reference knows the default rope only")
         self.vocabulary = [i + int(off) for i, off in enumerate(drafter.d2t.tolist())]
-        self.keys: list[Tensor] = []  # each [kv_heads, D]
-        self.values: list[Tensor] = []
+        c, like = self.config, self.weights["fc.weight"]
+        self.keys = like.new_empty(capacity, c.num_key_value_heads, c.head_dim)
+        self.values = torch.empty_like(self.keys)
+        self.filled = 0
         self.last: tuple[Tensor, Tensor] | None = None  # next state and logits after the last row fed
 
     @torch.no_grad()
@@ -55,35 +57,34 @@ class SequentialDrafter:
     @torch.no_grad()
     def draft(self, steps: int) -> Draft:
         """Draft greedily from the last row fed, each step from the drafter's own token; then forget the drafted rows."""
-        kept = len(self.keys)
+        kept = self.filled
         state, logits = self.last
         tokens, all_logits = [self.vocabulary[int(logits.argmax())]], [logits]
         for _ in range(steps - 1):
             state, logits = self._row(state, tokens[-1])
             tokens.append(self.vocabulary[int(logits.argmax())])
             all_logits.append(logits)
-        del self.keys[kept:], self.values[kept:]
+        self.filled = kept
         return Draft(tokens, all_logits)
 
     def _row(self, hidden: Tensor, token: int) -> tuple[Tensor, Tensor]:
         """One row through the layer. hidden: [H]. Returns the next step's state [H] and the logits [Vd]."""
         c, w = self.config, self.weights
-        position = len(self.keys)
+        position = self.filled
         normed = self._norm("midlayer.hidden_norm.weight", hidden)
         embedded = self.embedding(torch.tensor([token], device=hidden.device))[0].to(hidden.dtype)
         x = torch.cat([self._norm("midlayer.input_layernorm.weight", embedded), normed])
         query = self._project("q", x, position, c.num_attention_heads)
-        self.keys.append(self._project("k", x, position, c.num_key_value_heads))
-        self.values.append(self._linear("midlayer.self_attn.v_proj", x).view(c.num_key_value_heads, c.head_dim))
-        keys, values = torch.stack(self.keys), torch.stack(self.values)  # [t + 1, kv_heads, D]
+        self.keys[position] = self._project("k", x, position, c.num_key_value_heads)
+        self.values[position] = self._linear("midlayer.self_attn.v_proj", x).view(c.num_key_value_heads, c.head_dim)
+        self.filled += 1
         shared = c.num_attention_heads // c.num_key_value_heads
-        mixed = []
-        for head in range(c.num_attention_heads):
-            seen, said = keys[:, head // shared], values[:, head // shared]
-            weight = torch.softmax((seen.float() @ query[head].float()) / c.head_dim**0.5, dim=0)
-            mixed.append((weight[:, None] * said.float()).sum(0).to(hidden.dtype))
+        seen = self.keys[: self.filled].float().repeat_interleave(shared, dim=1)  # [t + 1, heads, D]
+        said = self.values[: self.filled].float().repeat_interleave(shared, dim=1)
+        weight = torch.softmax((seen * query.float()).sum(-1) / c.head_dim**0.5, dim=0)  # [t + 1, heads]
+        mixed = (weight[..., None] * said).sum(0).to(hidden.dtype).flatten()  # [heads * D]
         residual = normed if c.norm_before_residual else hidden
-        middle = residual + w["midlayer.self_attn.o_proj.weight"] @ torch.cat(mixed)
+        middle = residual + w["midlayer.self_attn.o_proj.weight"] @ mixed
         y = self._norm("midlayer.post_attention_layernorm.weight", middle)
         gate = torch.nn.functional.silu(w["midlayer.mlp.gate_proj.weight"] @ y)
         out = middle + w["midlayer.mlp.down_proj.weight"] @ (gate * (w["midlayer.mlp.up_proj.weight"] @ y))
