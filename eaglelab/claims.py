@@ -10,7 +10,10 @@ from eaglelab.wiring import FINAL, Boundary, Wiring
 
 EMBEDDING_WORDS = re.compile(r"\b(embed\w*|token[ _]?emb\w*|wte)\b", re.IGNORECASE)
 FINAL_WORDS = re.compile(r"\b(final|last[ _]?hidden(_states?)?|post[- ]?norm|normed)\b", re.IGNORECASE)
-LAYER_NUMBER = re.compile(r"\b(?:layer|boundary|hidden[ _]?state|hs)[ _#]?\[?(\d+)\]?", re.IGNORECASE)
+LAYER_NUMBER = re.compile(r"\b(?:layer|boundary|hidden[ _]?state|hs)[ _#]?\[?(\d{1,5})\b\]?", re.IGNORECASE)
+
+MOST_IDS = 64
+"""A longer list of numbers is no list of layer ids."""
 
 
 def claimed_boundary(text: str) -> Boundary:
@@ -38,7 +41,8 @@ def claimed_wiring(claims: Iterable[Claim]) -> Wiring | None:
 def claimed_ids(text: str) -> list[int] | None:
     """Layer ids written in a claim's text, `[-1, 2, 15]`; None where there is no such list."""
     found = re.search(r"\[\s*(-?\d+(?:\s*,\s*-?\d+)*)\s*\]", text)
-    return [int(n) for n in found.group(1).split(",")] if found else None
+    numbers = found.group(1).split(",") if found else []
+    return [int(n) for n in numbers] if 0 < len(numbers) <= MOST_IDS and all(len(n.strip()) < 7 for n in numbers) else None
 
 
 def claimed_capture_ids(claims: Iterable[Claim], places: int) -> list[int] | None:

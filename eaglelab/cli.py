@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,12 +22,17 @@ MARKS = {
     Status.NOT_APPLICABLE: "n/a",
 }
 
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 2 unusable input; `check` also 1 and 3, `report` also 1."""
     args = build_parser().parse_args(argv)
     try:
         return args.run(args)
+    except BrokenPipeError:  # `eaglelab … | head`: the reader has gone
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - so that closing it at exit says nothing
+        return 0
     except (ValueError, LookupError, OSError) as error:
         # Every room's own errors are ValueErrors (or NotGiven) with a text for the user.
         if args.json:
@@ -33,8 +40,6 @@ def main(argv: list[str] | None = None) -> int:
         else:
             print(f"eaglelab {args.command}: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:
-        return 0
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -49,12 +54,16 @@ def build_parser() -> argparse.ArgumentParser:
         return sub
 
     def reads_samples(sub: argparse.ArgumentParser) -> None:
-        sub.add_argument("--max-samples", type=int, default=32, metavar="N", help="samples read, a seeded choice over all files (0 = all)")
+        sub.add_argument(
+            "--max-samples", type=count_or_all, default=32, metavar="N", help="samples read, a seeded choice over all files (0 = all)"
+        )
         sub.add_argument("--seed", type=int, default=0)
 
     def runs_models(sub: argparse.ArgumentParser) -> None:
-        sub.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...")
-        sub.add_argument("--dtype", default="auto", help="of the drafter: auto (bf16 on CUDA, float32 on the CPU), float32, bfloat16")
+        sub.add_argument("--device", default="auto", type=device, help="auto, cpu, cuda, cuda:1, ...")
+        sub.add_argument(
+            "--dtype", default="auto", choices=DTYPES, help="of the drafter: auto (bf16 on CUDA, float32 on the CPU), float32, bfloat16"
+        )
 
     sub = command("new", cmd_new, "write a commented case.toml into a folder")
     sub.add_argument("directory", type=Path)
@@ -62,7 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
     sub = command("check", cmd_check, "all findings and the verdict for a case; cheap ones first")
     sub.add_argument("case", type=Path)
     sub.add_argument("--cheap", action="store_true", help="configs and file headers only: no torch, no dump")
-    sub.add_argument("--steps", type=int, help="drafted steps of the replay (default: the launch line's, else 3)")
+    sub.add_argument("--steps", type=count, help="drafted steps of the replay (default: the launch line's, else 3)")
     sub.add_argument("--way", default="auto", choices=("auto", "forward", "sketch", "tensors"), help="how the target is had")
     reads_samples(sub)
     runs_models(sub)
@@ -72,7 +81,7 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument("--only", help="numbers of notebooks: 02,04")
     sub.add_argument("-p", dest="parameters", action="append", nargs=2, metavar=("NAME", "VALUE"), default=[])
     sub.add_argument("--out", type=Path, help="folder for the run (default: reports/)")
-    sub.add_argument("--timeout", type=int, default=1800, help="seconds a notebook may take")
+    sub.add_argument("--timeout", type=count, default=1800, help="seconds a notebook may take")
 
     sub = command("dump", cmd_dump, "health and norm fingerprint of a dump")
     sub.add_argument("dump", type=Path, help="a case, or a folder of samples")
@@ -83,27 +92,27 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument("--target", type=Path, help="the target's checkpoint folder")
     sub.add_argument("--sketch", type=Path)
     sub.add_argument("--way", default="auto", choices=("auto", "forward", "sketch", "tensors"))
-    sub.add_argument("--up-to", type=int, metavar="B", help="run the forward to this boundary only")
+    sub.add_argument("--up-to", type=count_or_all, metavar="B", help="run the forward to this boundary only")
     sub.add_argument("--target-dtype", default="auto")
-    sub.add_argument("--max-samples", type=int, default=4, metavar="N")
+    sub.add_argument("--max-samples", type=count_or_all, default=4, metavar="N")
     sub.add_argument("--seed", type=int, default=0)
-    sub.add_argument("--device", default="auto")
+    sub.add_argument("--device", default="auto", type=device)
 
     sub = command("sketch", cmd_sketch, "a small file that stands in for the target when slots are identified")
     sub.add_argument("target", type=Path)
     sub.add_argument("--dump", type=Path, help="a case or a dump whose samples are sketched")
     sub.add_argument("--probe", action="store_true", help="print the token ids of an existing sketch (TARGET is the sketch file)")
-    sub.add_argument("--rows", type=int, default=64)
-    sub.add_argument("--dim", type=int, default=64)
-    sub.add_argument("--max-samples", type=int, default=4, metavar="N")
+    sub.add_argument("--rows", type=count, default=64)
+    sub.add_argument("--dim", type=count, default=64)
+    sub.add_argument("--max-samples", type=count_or_all, default=4, metavar="N")
     sub.add_argument("--seed", type=int, default=0)
-    sub.add_argument("--device", default="auto")
+    sub.add_argument("--device", default="auto", type=device)
     sub.add_argument("--dtype", default="auto")
     sub.add_argument("--out", type=Path, default=Path("sketch.safetensors"))
 
     sub = command("replay", cmd_replay, "the drafter alone on the dump: acceptance by step, and which feed fits")
     sub.add_argument("case", type=Path)
-    sub.add_argument("--steps", type=int)
+    sub.add_argument("--steps", type=count)
     reads_samples(sub)
     runs_models(sub)
 
@@ -132,11 +141,12 @@ def cmd_check(args: argparse.Namespace) -> int:
     from eaglelab.verdict import verdict
 
     inv = investigation(args)
-    findings = []
+    findings: list[Finding] = []
+    said_before: set[str] = set()
     for finding in run_checks(inv, costs=("config",) if args.cheap else None):
         findings.append(finding)
         if not args.json:
-            print_finding(finding)
+            print_finding(finding, said_before)
     said = verdict(findings, inv)
     if args.json:
         print_json(check_json(findings, said, inv, cheap=args.cheap))
@@ -183,8 +193,8 @@ def cmd_dump(args: argparse.Namespace) -> int:
     print(f"{dump!r}\n{health.summary['text']}")
     if len(health.table):
         print(health.table.to_string(index=False, max_colwidth=100))
-    print(f"\nNorms ({prints.counted})\n{prints.slots.to_string(index=False, float_format='%.4g')}")
-    print(f"\nFirst values\n{prints.values.to_string(index=False, float_format='%.4g')}")
+    print(f"\nNorms ({prints.counted})\n{prints.slots.to_string(index=False, float_format=short)}")
+    print(f"\nFirst values\n{prints.values.to_string(index=False, float_format=short)}")
     return 0
 
 
@@ -210,7 +220,7 @@ def cmd_identify(args: argparse.Namespace) -> int:
         print_json(found.to_json())
         return 0
     print(f"wiring {found.wiring}, compared with {found.source}")
-    print(found.slots.to_string(index=False, float_format="%.4g"))
+    print(found.slots.to_string(index=False, float_format=short))
     for slot, reason in enumerate(found.reasons):
         print(f"slot {slot}: {reason}")
     for anomaly in found.anomalies:
@@ -245,7 +255,7 @@ def cmd_replay(args: argparse.Namespace) -> int:
         print_json({"ranking": ranking.table.to_dict(orient="records"), "replays": [r.to_json() for r in finalists]})
         return 0
     print(f"{inv.sampled}, judged by {finalists[0].judged_by}")
-    print(ranking.table.head(12).to_string(index=False, float_format="%.4f"))
+    print(ranking.table.head(12).to_string(index=False, float_format=short))
     for result in finalists:
         counts, walk = result.counts, result.walk
         rates = (
@@ -295,6 +305,29 @@ def parse_boundaries(text: str) -> list[int | str]:
         raise ValueError(f"--boundaries is {text!r}, expected numbers and 'final' with commas between: 3,16,28") from None
 
 
+def device(text: str) -> str:
+    """A device by name; whether this machine has it is torch's to say, later."""
+    if not re.fullmatch(r"auto|cpu|(cuda|xpu|mps|npu)(:\d+)?", text):
+        raise argparse.ArgumentTypeError(f"{text!r}, expected auto, cpu, cuda or cuda:1")
+    return text
+
+
+def count(text: str) -> int:
+    """A number of things, 1 or more."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not a number of things, expected 1 or more")
+    return number
+
+
+def count_or_all(text: str) -> int:
+    """0 or more."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{number} is negative, expected 0 or more")
+    return number
+
+
 def investigation(args: argparse.Namespace):
     """The case of a command that reads samples and runs the drafter."""
     options = {"max_samples": args.max_samples or None, "seed": args.seed, "device": args.device, "dtype": args.dtype, "steps": args.steps}
@@ -319,15 +352,29 @@ def dump_of(path: Path):
     return open_dump(path)
 
 
-def print_finding(finding: Finding) -> None:
-    print(f"[{MARKS[finding.status]}] {finding.title}  ({finding.id})")
+def print_finding(finding: Finding, said_before: set[str]) -> None:
+    """One finding as lines; a reason or a next step that was printed before is not printed again."""
+    print(visible(f"[{MARKS[finding.status]}] {finding.title}  ({finding.id})"))
+    lines = []
     if finding.status in (Status.FAIL, Status.CANNOT_TELL):
-        for label, line in (("claim", finding.claim), ("evidence", finding.evidence)):
-            if line:
-                print(f"    {label}: {line}")
-    if finding.next and finding.status is not Status.PASS:
-        print(f"    next: {finding.next}")
+        lines += [("claim", finding.claim), ("evidence", finding.evidence)]
+    if finding.status is not Status.PASS:
+        lines.append(("next", finding.next))
+    for label, line in lines:
+        if line and line not in said_before and not finding.title.endswith(line):
+            print(visible(f"    {label}: {line}"))
+            said_before.add(line)
     sys.stdout.flush()
+
+
+def visible(text: str) -> str:
+    """Text from cases and dumps without what moves or colours a terminal."""
+    return "".join(c if c.isprintable() else " " if c in "\n\t" else repr(c)[1:-1] for c in text)
+
+
+def short(value: float) -> str:
+    """Four digits, for tables. pandas takes a function for columns that mix numbers and words, and not always a format."""
+    return f"{value:.4g}"
 
 
 def show(args: argparse.Namespace, data: dict[str, Any], text: str) -> None:

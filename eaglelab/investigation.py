@@ -128,6 +128,14 @@ class Investigation:
             return None
         return engine_wiring(self.draft_config, self.target_config, self.engine)
 
+    @property
+    def served_wiring(self) -> EngineWiring | None:
+        """`engine_wiring`, None also where engine or config cannot be understood: the finding `wiring.engine` says why."""
+        try:
+            return self.engine_wiring
+        except ValueError:
+            return None
+
     @cached_property
     def audit(self) -> Audit | None:
         """The drafter's tensors against its config, from file headers; None without a folder or with a `.bin` only."""
@@ -189,6 +197,15 @@ class Investigation:
         if self.dump is None:
             raise NotGiven("a dump", "`[dump] path` names the folder of hidden states that the drafter was trained on")
         return list(self.dump.samples(self.max_samples, self.seed))
+
+    def check_feed(self) -> None:
+        """Raise ValueError unless the dump's feed has as many slots as the drafter's fc takes."""
+        aux, takes = self.dump.feed.aux, self.drafter_config.num_slots
+        if len(aux) != takes:
+            raise ValueError(
+                f"the dump feeds {len(aux)} slots {list(aux)} and the drafter's fc takes {takes}: name them in `[dump] feed`, followed by the "
+                "last state's; or this is another drafter's dump"
+            )
 
     @property
     def sampled(self) -> str:
@@ -341,20 +358,23 @@ class Investigation:
 
         aux = tuple(self.dump.feed.aux)
         base = Variant(aux, label="the dump's feed")
-        if self.engine_wiring is None:
+        if self.served_wiring is None:
             return Feeds(base, None, "the engine's wiring is not known")
-        feed, why = self._sources_of(self.engine_wiring.wiring)
+        feed, why = self._sources_of(self.served_wiring.wiring)
         return Feeds(base, None if feed is None else Variant(feed, label="the engine's feed"), why)
 
     def _sources_of(self, wiring: Wiring) -> tuple[tuple | None, str]:
         """Slots (or the embedding) that hold what the engine feeds, and on what ground that is said."""
         places = self.drafter_config.num_slots
         if len(wiring) != places:
-            return None, f"the engine feeds {len(wiring)} slots and the drafter's fc takes {places}"
+            return None, f"it feeds {len(wiring)} slots and the drafter's fc takes {places}"
         wanted, place, ground = self._named_slots(wiring)
-        absent = [str(w) for w in wanted if place.get(w) is None] or (["a slot that is not captured"] if len(wanted) < len(wiring) else [])
+        if None in wanted or len(wanted) < places:
+            return None, f"it captures fewer than the {places} slots that the drafter's fc takes"
+        absent = [str(w) for w in wanted if place.get(w) is None]
         if absent:
-            return None, f"the engine feeds {wiring}; which slot holds {', '.join(absent)} is not known"
+            known = self.dump_wiring.known
+            return None, f"no slot of the dump holds {', '.join(absent)}" if known else f"which slot holds {', '.join(absent)} is not known"
         return tuple(place[w] for w in wanted), ground
 
     def _named_slots(self, wiring: Wiring) -> tuple[list[Any], dict[Any, Any], str]:

@@ -13,6 +13,8 @@ from eaglelab.findings import Change, Finding, Status, Verdict
 from eaglelab.investigation import Investigation
 
 FAIL, PASS = Status.FAIL, Status.PASS
+BROKEN_SHARE = 0.05
+"""Share of samples with errors from which on the dump may be at fault; below it, bad files are a side remark."""
 
 
 def verdict(findings: Iterable[Finding], inv: Investigation) -> Verdict:
@@ -39,10 +41,18 @@ def _drafter(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
 
 
 def _dump(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
-    bad = [by_id[k] for k in ("wiring.anomalies", "dump.health") if _status(by_id, k) is FAIL]
+    bad = [by_id[k] for k in ("wiring.anomalies", "dump.last_state") if _status(by_id, k) is FAIL]
+    health = by_id.get("dump.health")
+    unproven = _status(by_id, "replay.works") is not PASS  # a drafter that works on the dump was not spoilt by its bad files
+    if health is not None and health.status is FAIL and unproven and _broken_share(health) > BROKEN_SHARE:
+        bad.append(health)
     if not bad:
         return None
     return Verdict("dump", "likely", " ".join(f"{f.title}. {f.next}" for f in bad))
+
+
+def _broken_share(health: Finding) -> float:
+    return health.numbers["with_errors"] / max(1, health.numbers["checked"])
 
 
 def _wiring(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
@@ -76,14 +86,14 @@ def _claimed_wiring(match: Finding | None, served: Finding | None) -> Verdict | 
 
 def _changes(ids: dict[str, Any], inv: Investigation) -> tuple[Change, ...]:
     """The case's own engine first; the others so that a drafter can be moved."""
-    return tuple(Change(inv.draft_config_name, how["key"], how["ids"], engine) for engine, how in ids.items() if how["ids"] is not None)
+    return tuple(Change(inv.draft_config_name, key, value, engine) for engine, how in ids.items() for key, value in how["edits"].items())
 
 
 def _training(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
-    keys = ("replay.order", "replay.choices", "config.final_norm", "config.training_residual")
-    bad = [by_id[k] for k in keys if _status(by_id, k) is FAIL]
-    if _status(by_id, "replay.works") is FAIL:
-        bad.insert(0, by_id["replay.works"])
+    replayed = ("replay.works", "replay.order", "replay.choices")
+    if _dump(by_id, inv) is not None:
+        replayed = ()  # on broken states no drafter can be judged
+    bad = [by_id[k] for k in (*replayed, "config.final_norm", "config.training_residual") if _status(by_id, k) is FAIL]
     if not bad:
         return None
     sure = "sure" if len(bad) > 1 and _status(by_id, "replay.works") is not FAIL else "likely"
@@ -93,6 +103,8 @@ def _training(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
 def _config(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     """What the engine ignores or reads otherwise, and a wiring that cannot be captured at all."""
     told = {"config.final_norm", "config.training_residual"}
+    if _status(by_id, "wiring.match") is FAIL:
+        told.add("wiring.engine")
     bad = [f for k, f in by_id.items() if (k.startswith("config.") or k == "wiring.engine") and f.status is FAIL and k not in told]
     if not bad:
         return None
@@ -105,15 +117,26 @@ def _no_fault(by_id: dict[str, Finding]) -> Verdict:
     expected = by_id.get("replay.expected")
     reach = f" {expected.title}." if expected is not None and expected.status is PASS else ""
     wrong = [f.title for f in by_id.values() if f.id.startswith("wiring.claims") and f.status is FAIL]
-    harmless = f" What is said of the dump is wrong, though the config is right: {'; '.join(wrong)}. Mend the label." if wrong else ""
-    questions = "; ".join(f.title for f in open_questions)
+    aside = f" What is said of the dump is wrong, though the config is right: {'; '.join(wrong)}. Mend the label." if wrong else ""
+    health = by_id.get("dump.health")
+    if health is not None and health.status is FAIL:
+        aside += f" Some files are bad: {health.title}."
+    questions = "; ".join(_distinct(open_questions))
     if _status(by_id, "wiring.match") is PASS and _status(by_id, "replay.works") is PASS:
         text = (
-            f"The engine feeds what the drafter was trained on, and the drafter works on its own.{reach}{harmless} A lower accept length is "
+            f"The engine feeds what the drafter was trained on, and the drafter works on its own.{reach}{aside} A lower accept length is "
             "made elsewhere; a good one that is slow is a matter of cost."
         )
         left = f" Still open: {questions}." if questions else ""
         return Verdict("none found", "likely" if questions else "sure", text + left)
-    steps = " ".join(dict.fromkeys(f.next for f in [*open_questions, *missing] if f.next))
-    text = f"No fault was found in what could be looked at, but not everything could: {questions or 'too little is given'}.{harmless}"
-    return Verdict("cannot tell", "cannot tell", f"{text} Next: {steps}" if steps else text)
+    steps = "; ".join(dict.fromkeys(f.next.rstrip(".") for f in [*open_questions, *missing] if f.next))
+    text = f"No fault was found in what could be looked at, but not everything could: {questions or 'too little is given'}.{aside}"
+    return Verdict("cannot tell", "cannot tell", f"{text} Next: {steps}." if steps else text)
+
+
+def _distinct(questions: list[Finding]) -> list[str]:
+    """Titles; checks that stopped at one and the same error are named once."""
+    by_reason: dict[str, str] = {}
+    for f in questions:
+        by_reason.setdefault(f.evidence if "error" in f.numbers else f.id, f.title)
+    return list(by_reason.values())

@@ -28,6 +28,17 @@ def boundary_name(boundary: Boundary, num_layers: int | None = None) -> str:
     return str(boundary)
 
 
+def boundary_phrase(boundary: Boundary, num_layers: int | None = None) -> str:
+    """A boundary inside a sentence: `boundary 3`, `the embedding (boundary 0)`, `the state after the final norm`, `nothing that can be told`."""
+    if boundary is None:
+        return "nothing that can be told"
+    if boundary == 0:
+        return "the embedding (boundary 0)"
+    if boundary == FINAL:
+        return "the state after the final norm"
+    return f"boundary {boundary_name(boundary, num_layers)}"
+
+
 def check_boundary(boundary: Boundary, num_layers: int | None = None) -> None:
     """Raise ValueError unless `boundary` is None, `FINAL` or an int in 0..num_layers."""
     if boundary is None or boundary == FINAL:

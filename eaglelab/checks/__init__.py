@@ -46,27 +46,27 @@ CHECKS: tuple[Check, ...] = (
 def run_checks(investigation: Investigation, costs: Iterable[str] | None = None) -> Iterator[Finding]:
     """Findings as they come, check by check; `costs` restricts to some of config, dump, target, replay."""
     wanted = None if costs is None else set(costs)
+    told: dict[str, str] = {}  # reason -> the check that named it first
     for check in CHECKS:
         if wanted is None or check.cost in wanted:
-            yield from run_check(check, investigation)
+            yield from run_check(check, investigation, told)
 
 
-def findings(investigation: Investigation, *ids: str) -> list[Finding]:
-    """All findings of the checks named by id. Raises KeyError for an id that no check has."""
-    known = {c.id: c for c in CHECKS}
-    return [finding for i in ids for finding in run_check(known[i], investigation)]
+def run_check(check: Check, investigation: Investigation, told: dict[str, str] | None = None) -> Iterator[Finding]:
+    """One check. An input that is absent or cannot be used becomes a finding; anything else is a defect of ours and raises.
 
-
-def run_check(check: Check, investigation: Investigation) -> Iterator[Finding]:
-    """One check. An input that is absent or cannot be used becomes a finding; anything else is a defect of ours and raises."""
+    told: reasons that an earlier check has named, so that one bad input is not explained ten times.
+    """
     try:
         yield from check.run(investigation)
     except NotGiven as absent:
-        yield Finding(check.id, f"{check.title} {absent.what[0].upper()}{absent.what[1:]} is not given", Status.NOT_GIVEN, next=absent.how)
+        yield Finding(check.id, f"{check.title} Not given: {absent.what}", Status.NOT_GIVEN, next=absent.how)
     except ValueError as error:  # every room's own errors are ValueErrors with a text for the user
+        first = (told if told is not None else {}).setdefault(str(error), check.id)
+        why = _first_words(error) if first == check.id else f"the reason given at {first}"
         yield Finding(
             check.id,
-            f"{check.title} Cannot tell: an input cannot be used",
+            f"{check.title} Cannot tell: {why}",
             Status.CANNOT_TELL,
             evidence=str(error),
             numbers={"error": type(error).__name__},
@@ -74,21 +74,27 @@ def run_check(check: Check, investigation: Investigation) -> Iterator[Finding]:
         )
 
 
+def _first_words(error: ValueError, most: int = 200) -> str:
+    """The first line of an error's text, for a title; the evidence has all of it."""
+    line = next(iter(str(error).splitlines()), "") or type(error).__name__
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
 def wirings(inv: Investigation, findings: Iterable[Finding], cheap: bool = False) -> dict[str, list | None]:
     """The three wirings for JSON: `dump`, `drafter` and `engine`, each a list of boundaries or None where there is none to give.
 
-    What the findings could not get (an input that cannot be used) is None here, not an error.
+    What the findings could not get (an input that cannot be used) is None here, not an error. cheap: the engine's alone, without torch.
     """
     failed = {f.id for f in findings if f.status is Status.CANNOT_TELL and "error" in f.numbers}
 
-    def get(name: str, ids: tuple[str, ...]) -> list | None:
+    def get(name: str, *ids: str) -> list | None:
         if failed & set(ids):
             return None
         wiring = getattr(inv, name)
         return None if wiring is None else wiring.to_json()
 
     return {
-        "dump": None if cheap else get("dump_wiring", ("dump.health", "wiring.dump")),
-        "drafter": None if cheap else get("drafter_wiring", ("dump.health", "wiring.dump", "replay.order")),
-        "engine": inv.engine_wiring.wiring.to_json() if inv.engine_wiring and "wiring.engine" not in failed else None,
+        "dump": None if cheap else get("dump_wiring", "dump.health", "wiring.dump"),
+        "drafter": None if cheap else get("drafter_wiring", "dump.health", "wiring.dump", "replay.order"),
+        "engine": None if inv.served_wiring is None else inv.served_wiring.wiring.to_json(),
     }

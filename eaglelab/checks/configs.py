@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from eaglelab.engines.conventions import RULES
 from eaglelab.engines.lint import lint
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation
@@ -37,7 +38,7 @@ def engine_feeds(inv: Investigation) -> Iterator[Finding]:
         status=Status.FAIL if broken else Status.CANNOT_TELL if fed.assumptions else Status.PASS,
         claim=f"{inv.draft_config_name} says {ids}" + (f" ({fed.key})" if fed.key else ""),
         evidence=" ".join(
-            [f"Rule of {fed.engine.title} for {fed.target.architecture}: {fed.convention.rule}.", *fed.notes, *fed.assumptions]
+            [f"Rule of {fed.engine.title} for {fed.target.architecture}: {RULES[fed.convention.rule]}.", *fed.notes, *fed.assumptions]
         ),
         numbers={
             "boundaries": fed.wiring.to_json(),
@@ -47,7 +48,13 @@ def engine_feeds(inv: Investigation) -> Iterator[Finding]:
             "read_in": fed.convention.read,
             "other_versions": [{"versions": v.versions, "boundaries": list(v.boundaries)} for v in fed.other_versions],
         },
-        next="Name the engine's exact version: the same ids mean other layers in other versions." if fed.assumptions else "",
+        next="Give it ids that it captures: see wiring.match, or `eaglelab wiring CONFIG --target … --engine … --boundaries …`."
+        if lost
+        else "This engine hands over no states of the target's residual: serve with another one."
+        if broken
+        else "Name the engine's exact version: the same ids mean other layers in other versions."
+        if fed.assumptions
+        else "",
     )
 
 

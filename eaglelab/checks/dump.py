@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation, NotGiven
+from eaglelab.wiring import boundary_name
 
 DUMP = "`[dump] path` names the folder of hidden states that the drafter was trained on"
 
@@ -19,7 +20,7 @@ def health(inv: Investigation) -> Iterator[Finding]:
     listed = ", ".join(f"{what} ({n})" for what, n in list(summary["problems"].items())[:6])
     yield Finding(
         id="dump.health",
-        title=f"{summary['text']}" + (f"; {warnings} warnings" if warnings else ""),
+        title=summary["text"] + (f": {listed}" if errors else f"; warnings: {warnings}" if warnings else ""),
         status=Status.FAIL if errors else Status.PASS,
         claim=f"A {inv.dump.format} dump of {len(inv.dump):,} samples with {len(inv.dump.slot_names)} slots.",
         evidence=(f"Found, by number of samples: {listed}." if listed else "No file is broken, no state is NaN, zero or of another width.")
@@ -33,6 +34,11 @@ def last_state(inv: Investigation) -> Iterator[Finding]:
     """The last state must have gone through the final norm exactly once before lm_head: which way does it say the text?"""
     if inv.dump is None:
         raise NotGiven("a dump", DUMP)
+    slot = inv.dump.feed.last
+    identified = inv.dump_wiring[slot]
+    if isinstance(identified, int) and identified != inv.identification.num_layers:
+        yield _not_last(slot, identified, inv.identification.num_layers)
+        return
     if inv.head is None:
         raise NotGiven(
             "the target's lm_head and final norm", "`[target] path` names the target's checkpoint; three tensors of it are enough"
@@ -40,10 +46,8 @@ def last_state(inv: Investigation) -> Iterator[Finding]:
     from eaglelab.engines.lint import lint
     from eaglelab.replay.answers import last_state_needs_norm
 
-    slot = inv.dump.feed.last
     needs, counts = last_state_needs_norm(inv.samples[:4], slot, inv.head)
     rates = {name: (right / n if n else None) for name, (right, n) in counts.items()}
-    identified = inv.dump_wiring[slot]
     best, other = ("normed", "as it is") if needs else ("as it is", "normed")
     near = rates[best] is None or rates[best] < 0.5
     yield Finding(
@@ -57,9 +61,26 @@ def last_state(inv: Investigation) -> Iterator[Finding]:
         evidence="lm_head applied both ways, compared with the text's next token"
         + (f"; identified as {identified}." if identified is not None else "."),
         numbers={"as_it_is": counts["as it is"], "normed": counts["normed"], "needs_norm": needs, "identified": identified},
-        next="Neither way says the text: is the text the target's own, and the target the right one?" if near else "",
+        next="Mend the loss mask, or read more samples."
+        if rates[best] is None
+        else "Neither way says the text: is the text the target's own, and the target the right one?"
+        if near
+        else "",
     )
-    if identified is not None and inv.draft_config is not None and inv.engine is not None:
+    if identified is not None and inv.served_wiring is not None:
         trained = inv.case.training
         known = lint(inv.draft_config, inv.engine, inv.target_config, trained.framework, trained.version, last_state=identified)
         yield from (f for f in known if f.id == "config.final_norm")
+
+
+def _not_last(slot: int, identified: int, num_layers: int | None) -> Finding:
+    last = "the last layer" if num_layers is None else f"boundary {num_layers} or the state after the final norm"
+    return Finding(
+        id="dump.last_state",
+        title=f"Slot {slot} goes as the last state and holds {boundary_name(identified, num_layers)}, not {last}",
+        status=Status.FAIL,
+        claim=f"Slot {slot} is the last state; a trainer turns it into the target's choice of token.",
+        evidence=f"Identified as boundary {identified} by comparison of values.",
+        numbers={"identified": identified, "num_layers": num_layers},
+        next="Name the right slot last in `[dump] feed`; if none holds it, the drafter learned from answers that are not the target's.",
+    )

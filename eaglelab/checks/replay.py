@@ -26,13 +26,8 @@ def _ready(inv: Investigation) -> None:
     """Raise the reason why nothing can be replayed, the cheapest first."""
     if inv.dump is None:
         raise NotGiven("a dump", DUMP)
-    config = inv.drafter.config  # raises its own reasons
-    aux = inv.dump.feed.aux
-    if len(aux) != config.num_slots:
-        raise ValueError(
-            f"the dump feeds {len(aux)} slots {list(aux)} and the drafter's fc takes {config.num_slots}: name them in `[dump] feed`, "
-            "followed by the last state's; or this is another drafter's dump"
-        )
+    inv.drafter  # noqa: B018 - raises its own reasons
+    inv.check_feed()
     from eaglelab.replay.answers import trained_positions
 
     if not any(bool(trained_positions(s)[1:].any()) for s in inv.samples):
@@ -57,18 +52,22 @@ def works(inv: Investigation) -> Iterator[Finding]:
 
     low, high = sample_interval(own)
     chance = constant_guess(inv)
-    good = low > 2 * chance
+    good, bad = low > 2 * chance, high <= 2 * chance
     yield Finding(
         id="replay.works",
         title=f"On its own the drafter is right {counts.marginal(0):.1%} of the time at step 0 on the dump's feed",
-        status=Status.PASS if good else Status.FAIL if high <= 2 * chance else Status.CANNOT_TELL,
+        status=Status.PASS if good else Status.FAIL if bad else Status.CANNOT_TELL,
         claim=f"The drafter was trained on such samples (split: {inv.case.dump.split or 'not said'}).",
-        evidence=f"{counts.right[0]:,} of {counts.counted[0]:,} tokens in {inv.sampled} (95 % interval by sample {low:.1%} to {high:.1%}), "
+        evidence=f"{counts.right[0]:,} of {counts.counted[0]:,} tokens in {inv.sampled} ({_interval(low, high)}), "
         f"judged by {own.judged_by}. Always saying the commonest token would be right {chance:.1%} of the time. "
         f"{counts.out_of_vocabulary[0] / counts.counted[0]:.1%} of the right tokens are outside the draft vocabulary."
         + ("" if own.mask_known else " The loss mask is unknown: all positions count."),
         numbers={"interval": [low, high], "constant_guess": chance, **own.to_json()},
-        next="" if good else "Training did not take, or this is not the dump (or feed) that it was trained on: see replay.order.",
+        next=""
+        if good
+        else "Training did not take, or this is not the dump (or feed) that it was trained on: see replay.order."
+        if bad
+        else "Too few tokens to tell it from guessing: read more samples.",
     )
 
 
@@ -118,7 +117,7 @@ def order(inv: Investigation) -> Iterator[Finding]:
 def engine_feed(inv: Investigation) -> Iterator[Finding]:
     """The replay on what the engine feeds, beside the dump's feed: the accuracy under both wirings."""
     _ready(inv)
-    if inv.engine_wiring is None:
+    if inv.engine_wiring is None:  # raises where engine or config cannot be understood
         raise NotGiven("the engine's wiring", "`[engine] name` and `version`, `[drafter] path` and `[target] config` say what is fed")
     fed = inv.engine_wiring.wiring
     variant = inv.feeds.engine
@@ -127,7 +126,9 @@ def engine_feed(inv: Investigation) -> Iterator[Finding]:
             "replay.engine",
             f"The replay cannot show {inv.engine.title}'s feed {fed}: {inv.feeds.engine_reason}",
             Status.CANNOT_TELL,
-            next="Give the target or a sketch, so that the slots get their boundaries; states that are not in the dump cannot be replayed.",
+            next="States that are not in the dump cannot be replayed."
+            if inv.dump_wiring.known
+            else "Give the target or a sketch, so that the slots get their boundaries.",
         )
         return
     if variant.feed == inv.feeds.dump.feed:
@@ -247,7 +248,7 @@ def _slots(inv: Investigation, rows: list[dict]) -> str:
 
 
 def _interval(low: float, high: float) -> str:
-    if not math.isfinite(high - low):
+    if not math.isfinite(high - low) or (low, high) == (0.0, 1.0):
         return "no interval from one sample"
     return f"95 % interval by sample {low:.1%} to {high:.1%}"
 
@@ -285,8 +286,10 @@ def expected(inv: Investigation) -> Iterator[Finding]:
     )
     yield Finding(
         id="replay.expected",
-        title=f"With {counts.steps} drafted steps this drafter should reach an accept length of "
-        + (f"{walk.accept_length:.2f}" if predicts else f"{counts.accept_length:.2f}"),
+        title=f"With {counts.steps} drafted step{'s' if counts.steps != 1 else ''} this drafter should reach an accept length of "
+        f"{walk.accept_length:.2f}"
+        if predicts
+        else f"The accept length on a server cannot be predicted from this text; over all rows of it the mean is {counts.accept_length:.2f}",
         status=Status.PASS if predicts else Status.CANNOT_TELL,
         claim="Accept length: tokens per verify pass, the bonus token included.",
         evidence=f"Mean over all start rows {counts.accept_length:.2f} (joint acceptance: {per_step})." + path + note,
@@ -296,7 +299,9 @@ def expected(inv: Investigation) -> Iterator[Finding]:
             "text_agreement": share,
             "steps": counts.steps,
         },
-        next="Compare it with the server's `accept len` on the same prompts: below it, the engine feeds or computes something else.",
+        next="Compare it with the server's `accept len` on the same prompts: below it, the engine feeds or computes something else."
+        if predicts
+        else "Dump the target's own greedy answers, with their loss mask, and replay those.",
     )
 
 

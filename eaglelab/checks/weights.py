@@ -28,7 +28,8 @@ def drafter_complete(inv: Investigation) -> Iterator[Finding]:
     yield Finding(
         id="drafter.complete",
         title=(
-            f"The drafter's checkpoint lacks or misshapes {len(problems)} tensors"
+            f"The drafter's checkpoint does not fit its config: {'; '.join(problems[:3])}"
+            + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
             if problems
             else f"The drafter's checkpoint is whole: {config.num_slots} slots of {config.target_hidden_size} into a layer of {config.hidden_size}"
         ),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from eaglelab.case import Claim
 from eaglelab.claims import claimed_boundary, claimed_ids
@@ -10,11 +14,24 @@ from eaglelab.engines.conventions import CannotFeed, Engine, parse_engine
 from eaglelab.engines.wiring_report import corrected_config, engine_wiring
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation, NotGiven
-from eaglelab.wiring import Boundary, Wiring, boundary_name
+from eaglelab.wiring import Boundary, Wiring, boundary_name, boundary_phrase
+
+if TYPE_CHECKING:
+    from eaglelab.identify import Identification
 
 DUMP = "`[dump] path` names the folder of hidden states that the drafter was trained on"
 OTHER_ENGINES = ("sglang", "vllm")
 """Engines for which the ids are worked out beside the one that the case names, in their newest known version."""
+FAULTS = {
+    "nan": "NaN or infinite",
+    "zero": "all zero",
+    "duplicate": "a duplicate",
+    "length": "of another length",
+    "width": "of another width",
+}
+"""Kinds of anomalies that need more words in a sentence."""
+NO_FAULT = ("normed", "padding", "far from rounding", "tie", "edge", "no match", "other tokens")
+"""Anomalies that are no fault of the dump: answers, roundings, and where the comparison decides nothing (another target, too few layers)."""
 
 
 def identity(inv: Investigation) -> Iterator[Finding]:
@@ -32,11 +49,11 @@ def identity(inv: Investigation) -> Iterator[Finding]:
         numbers={"wiring": wiring.to_json(), "slots": found.to_json()["slots"]},
         next=found.next_step,
     )
-    serious = [a for a in found.anomalies if a.kind not in ("normed", "far from rounding", "tie", "edge")]
+    serious = [a for a in found.anomalies if a.kind not in NO_FAULT]
     if serious:
         yield Finding(
             id="wiring.anomalies",
-            title="The dump has " + ", ".join(sorted({f"{a.kind} (slot {a.slot})" for a in serious})),
+            title="The dump's states are faulty: " + ", ".join(sorted({f"slot {a.slot} {FAULTS.get(a.kind, a.kind)}" for a in serious})),
             status=Status.FAIL,
             evidence=" ".join(f"Slot {a.slot}, {a.kind}: {a.detail}." for a in serious),
             numbers={"anomalies": [a.to_json() for a in serious]},
@@ -50,16 +67,23 @@ def claims(inv: Investigation) -> Iterator[Finding]:
     if not inv.case.claims:
         yield Finding("wiring.claims", "Nobody claims anything of the slots in this case", Status.NOT_APPLICABLE)
     wiring = inv.dump_wiring if on_slots and inv.dump is not None else None
-    num_layers = inv.engine_wiring.target.num_layers if inv.engine_wiring else None
+    num_layers = inv.served_wiring.target.num_layers if inv.served_wiring else None
+    seen: Counter[int] = Counter()
     for c in on_slots:
         said = claimed_boundary(c.text)
         source = f", in {c.source}" if c.source else ""
         claim = f"Slot {c.slot} is said to be {c.text!r}{source}: boundary {boundary_name(said, num_layers)}."
-        yield _claim_finding(inv, c.slot, said, claim, wiring)
+        seen[c.slot] += 1
+        id = f"wiring.claims.slot{c.slot}" + (f".{seen[c.slot]}" if seen[c.slot] > 1 else "")  # the second claim on a slot
+        yield _claim_finding(inv, id, c.slot, said, claim, wiring)
     for c in inv.case.claims:
         ids = claimed_ids(c.text) if c.key is not None else None
-        if ids is not None and inv.engine_wiring is not None:
+        if ids is not None and inv.served_wiring is not None:
             yield _ids_finding(inv, c, ids)
+    vague = [f"slot {c.slot}: {c.text!r}" for c in inv.case.claims if c.slot is not None and c not in on_slots]
+    if vague:
+        title = f"{len(vague)} claim{'s name' if len(vague) > 1 else ' names'} no boundary: nothing to compare"
+        yield Finding("wiring.claims", title, Status.NOT_APPLICABLE, claim="; ".join(vague))
 
 
 def _ids_finding(inv: Investigation, claim: Claim, ids: list[int]) -> Finding:
@@ -80,37 +104,66 @@ def _ids_finding(inv: Investigation, claim: Claim, ids: list[int]) -> Finding:
     )
 
 
-def _claim_finding(inv: Investigation, slot: int, said: Boundary, claim: str, wiring: Wiring | None) -> Finding:
-    if wiring is None or slot >= len(wiring):
-        status, evidence, title = Status.NOT_GIVEN, "There is no such slot at hand.", f"Slot {slot}: nothing to hold the claim against"
-        return Finding(f"wiring.claims.slot{slot}", title, status, claim, evidence, next=DUMP)
-    holds = wiring[slot]
-    reason = inv.identification.reasons[slot]
+def _claim_finding(inv: Investigation, id: str, slot: int, said: Boundary, claim: str, wiring: Wiring | None) -> Finding:
+    if wiring is None:
+        return Finding(id, f"Slot {slot}: no dump to hold the claim against", Status.NOT_GIVEN, claim, next=DUMP)
+    if slot >= len(wiring):
+        title = f"There is no slot {slot}: the dump has {len(wiring)} slots, 0 to {len(wiring) - 1}"
+        return Finding(id, title, Status.FAIL, claim, next="Slots are counted from 0; mend the claim.")
+    found, holds = inv.identification, wiring[slot]
     if holds is not None:
         right = holds == said
-        title = f"Slot {slot} is {boundary_name(holds)}, " + ("as claimed" if right else f"not {boundary_name(said)}")
+        title = f"Slot {slot} holds {boundary_phrase(holds)}, " + ("as claimed" if right else f"not {boundary_phrase(said)}")
         status = Status.PASS if right else Status.FAIL
-    elif said in inv.identification.boundaries:  # compared with what is claimed, and it is not that
-        title, status = f"Slot {slot} is not {boundary_name(said)}; what it is cannot be told", Status.FAIL
+    elif is_not(found, slot, said):
+        title, status = f"Slot {slot} does not hold {boundary_phrase(said)}; what it holds cannot be told", Status.FAIL
     else:
-        title, status = f"Slot {slot}: whether it is {boundary_name(said)} cannot be told", Status.CANNOT_TELL
-    row = inv.identification.slots.iloc[slot]
-    numbers = {"claimed": said, "identified": holds, "relative_error": row["relative_error"], "cosine": row["cosine"]}
-    return Finding(
-        f"wiring.claims.slot{slot}", title, status, claim, reason + ".", numbers, inv.identification.next_step if holds is None else ""
-    )
+        title, status = f"Slot {slot}: whether it holds {boundary_phrase(said)} cannot be told", Status.CANNOT_TELL
+    row = found.slots.iloc[slot]
+    numbers = {
+        "claimed": said,
+        "identified": holds,
+        "error_to_claimed": _error_to(found, slot, said),
+        "best": row["best"],
+        "error_to_best": row["relative_error"],
+        "cosine_to_best": row["cosine"],
+    }
+    return Finding(id, title, status, claim, found.reasons[slot] + ".", numbers, found.next_step if holds is None else "")
+
+
+def _error_to(found: Identification, slot: int, boundary: Boundary) -> float:
+    """Median relative error of a slot to one boundary; NaN where they were not compared (a NaN slot, a boundary not looked at)."""
+    return float(found.error[slot, found.boundaries.index(boundary)]) if boundary in found.boundaries else float("nan")
+
+
+def is_not(found: Identification, slot: int, boundary: Boundary) -> bool:
+    """Whether a slot that holds no boundary for certain is at least certain not to hold this one.
+
+    Not where it was never compared, where it is this boundary with a fault, where two boundaries fit about equally and this is one of
+    them, or where no slot of the dump fits anything: then the target may be another one.
+    """
+    if math.isnan(_error_to(found, slot, boundary)):
+        return False
+    mine = [a for a in found.anomalies if a.slot == slot]
+    if boundary in {a.boundary for a in mine}:
+        return False  # it is this boundary, shifted, swapped, scaled, …: a fault of the dump, not of the wiring
+    kinds, row = {a.kind for a in mine}, found.slots.iloc[slot]
+    if kinds & {"tie", "edge", "in between"} and boundary in (row["best"], row["runner_up"]):
+        return False
+    return "no match" not in kinds or any(b is not None for b in found.wiring)
 
 
 def match(inv: Investigation) -> Iterator[Finding]:
     """The drafter's feed out of the dump against what the engine feeds, and the ids that make engines feed it."""
     if inv.dump is None:
         raise NotGiven("a dump", DUMP)
-    held = inv.dump_wiring.select(inv.dump.feed.aux)
     fed = inv.engine_wiring
     if fed is None:
         raise NotGiven(
             "the engine, or one of the two configs", "`[engine] name` and `version`, `[drafter] path` and `[target] config` say what is fed"
         )
+    inv.check_feed()
+    held = inv.dump_wiring.select(inv.dump.feed.aux)
     if not held.known:
         refuted = _refuted(inv, held)
         yield Finding(
@@ -127,6 +180,8 @@ def match(inv: Investigation) -> Iterator[Finding]:
     same = held == fed.wiring
     ids = {str(e): _ids_for(inv, held, e) for e in _engines(inv)}
     mine = ids[str(fed.engine)]
+    if ids.get(fed.engine.name) == mine and fed.engine.version is not None:
+        del ids[fed.engine.name]  # the newest version wants the same
     yield Finding(
         id="wiring.match",
         title=f"{fed.engine.title} feeds {fed.wiring}, " + ("as the dump holds" if same else f"the dump holds {held}"),
@@ -139,35 +194,49 @@ def match(inv: Investigation) -> Iterator[Finding]:
 
 
 def _refuted(inv: Investigation, held: Wiring) -> str:
-    """Why the wirings differ although the dump's is not known in full: a boundary that was compared and is in no such slot."""
-    compared = set(inv.identification.boundaries)
+    """Why the wirings differ although the dump's is not known in full: a slot that cannot be what the engine feeds in its place."""
+    found = inv.identification
     wrong = [
-        (slot, b)
-        for slot, b in enumerate(inv.engine_wiring.wiring)
-        if slot < len(held) and b is not None and b in compared and held[slot] != b
+        (slot, fed)
+        for slot, fed, holds in zip(inv.dump.feed.aux, inv.engine_wiring.wiring, held, strict=False)
+        if fed is not None and (holds != fed if holds is not None else is_not(found, slot, fed))
     ]
-    return " ".join(f"Slot {inv.dump.feed.aux[slot]} is compared with {boundary_name(b)} and is not it." for slot, b in wrong)
+    return " ".join(f"Slot {slot} is not {boundary_name(b)}, which the engine feeds in its place." for slot, b in wrong)
 
 
 def _engines(inv: Investigation) -> list[Engine]:
+    """The case's engine, and the newest version of each that is known."""
     others = [parse_engine(name) for name in OTHER_ENGINES]
-    return [inv.engine] + [e for e in others if str(e) != str(inv.engine)]
+    return [inv.engine] + [e for e in others if e.name != inv.engine.name]
 
 
-def _ids_for(inv: Investigation, wanted: Wiring, engine: Engine) -> dict:
-    """The key and ids that make an engine feed the wanted boundaries, or the reason why none do."""
+def _ids_for(inv: Investigation, wanted: Wiring, engine: Engine) -> dict[str, Any]:
+    """The key and ids that make an engine feed the wanted boundaries with all edits of the config, or the reason why none do."""
     try:
         new, _ = corrected_config(inv.draft_config, wanted.boundaries, inv.target_config, engine)
     except CannotFeed as reason:
-        return {"ids": None, "key": None, "why": str(reason)}
+        return {"ids": None, "key": None, "edits": {}, "why": str(reason)}
     fed = engine_wiring(new, inv.target_config, engine)
-    return {"ids": fed.ids, "key": fed.key, "why": ""}
+    return {"ids": fed.ids, "key": fed.key, "edits": edits(inv.draft_config, new), "why": ""}
 
 
-def _next(inv: Investigation, mine: dict) -> str:
-    if mine["ids"] is None:
+def edits(old: Mapping[str, Any], new: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """What was set in a config, by dotted key: {"eagle_config.eagle_aux_hidden_state_layer_ids": [2, 15, 27]}."""
+    found: dict[str, Any] = {}
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(value, dict) and isinstance(before, (dict, type(None))):
+            found |= edits(before or {}, value, f"{above}{key}.")
+        elif value != before:
+            found[above + key] = value
+    return found
+
+
+def _next(inv: Investigation, mine: dict[str, Any]) -> str:
+    if not mine["edits"]:
         return f"{mine['why']} Train on boundaries that it can feed, or serve with another engine."
-    return f"Set {mine['key']} = {mine['ids']} in {inv.draft_config_name} (`eaglelab wiring … --write` makes the corrected copy)."
+    what = " and ".join(f"{key} = {json.dumps(value)}" for key, value in mine["edits"].items())
+    return f"Set {what} in {inv.draft_config_name} (`eaglelab wiring … --write` makes the corrected copy)."
 
 
 def _said(boundary: Boundary) -> str:

@@ -34,6 +34,16 @@ class CannotFeed(ValueError):
         super().__init__(f"{who} cannot be told to feed {Wiring.of(wanted)}: {' '.join(reasons)}")
 
 
+RULES = {
+    "as_is": "id k is boundary k",
+    "plus_one": "id k is boundary k + 1, the output of layer k",
+    "plus_one_if_first_is_1": "id k is boundary k + 1 when the first id is 1, else boundary k",
+    "as_is_if_max_is_N": "id k is boundary k when the largest id is N, else boundary k + 1",
+    "none": "nothing is captured",
+}
+"""The rules of the table in words."""
+
+
 @lru_cache(maxsize=1)
 def table() -> dict[str, Any]:
     """`conventions.toml` as it stands: `families`, `rows`, `flags`, `drafters`."""

@@ -80,7 +80,9 @@ def _nothing_found(s: _Subject) -> Finding:
         id="config.flags",
         title=f"{s.title} reads every flag of the drafter's config that changes what it computes",
         status=Status.PASS,
-        claim=", ".join(f"{name} = {str(getattr(s.drafter, name)).lower()}" for name in names),
+        claim=", ".join(f"{name} = {str(getattr(s.drafter, name)).lower()}" for name in names if name != "norm_output" or name in s.config)
+        + ("" if "norm_output" in s.config else ", norm_output not said")
+        + ".",
         evidence="Each key was looked up in the table of what this engine honours.",
     )
 

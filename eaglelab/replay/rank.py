@@ -68,7 +68,8 @@ def rank(replays: Sequence[Replay], step: int = 0, resamples: int = RESAMPLES, s
             "tied": tied[order],
         }
     )
-    note = f"only {right.shape[1]} samples: differences cannot be told from chance" if few else ""
+    counted_samples = f"{right.shape[1]} sample" + ("s" if right.shape[1] != 1 else "")
+    note = f"only {counted_samples}: differences cannot be told from chance" if few else ""
     return Ranking(table, tuple(int(i) for i in order), right.shape[1], note)
 
 

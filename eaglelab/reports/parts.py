@@ -53,6 +53,11 @@ def text(value: Any) -> str:
     return html.escape(clean(value), quote=True)
 
 
+def prose(value: Any) -> str:
+    """`text`, with what stands between backticks set as code."""
+    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", text(value))
+
+
 def slug(value: Any) -> str:
     """A value as an id for links within a page: letters, digits, dot, dash."""
     return re.sub(r"[^\w.]+", "-", str(value).strip().lower()).strip("-") or "x"
@@ -147,7 +152,7 @@ def folded(summary: str, inner: str, kind: str = "el-fold", open_: bool = False)
 def finding(item: Finding, anchor: bool = True) -> str:
     """One finding as a block: badge and title, then claim, evidence, next; its numbers folded."""
     said = [("Claim", item.claim), ("Evidence", item.evidence), ("Next", item.next)]
-    lines = "".join(f"<dt>{label}</dt><dd>{text(value)}</dd>" for label, value in said if value)
+    lines = "".join(f"<dt>{label}</dt><dd>{prose(value)}</dd>" for label, value in said if value)
     body = f"<dl>{lines}</dl>" if lines else ""
     numbers = folded("Numbers", pairs(_flat(item.numbers), "Numbers of this finding")) if item.numbers else ""
     name = f' id="finding-{slug(item.id)}"' if anchor else ""
@@ -177,7 +182,7 @@ def verdict(item: Verdict) -> str:
     return (
         f'<article class="el-verdict"><p class="el-finding-head"><span class="el-badge">verdict</span> '
         f'<strong>{text(item.stage)}</strong> <span class="el-unit">({text(item.confidence)})</span></p>'
-        f"<p>{text(item.text)}</p>{changes}</article>"
+        f"<p>{prose(item.text)}</p>{changes}</article>"
     )
 
 
