@@ -6,8 +6,8 @@
     h' = r + o_proj(attention(x));  h'' = h' + mlp(post_attention_layernorm(h'))
     logits = lm_head(norm(h''));  the next step's h is h'', or norm(h'') with norm_output
 
-Same mathematics in EAGLE, SpecForge, AngelSlim, speculators, vLLM and SGLang, up to the flags. Checked against independent code in
-tests/test_drafter_model.py and tests/test_replay.py.
+Same mathematics in EAGLE, SpecForge, AngelSlim, speculators, vLLM and SGLang, up to the flags. Checked against the
+trainers' own code in tests/test_drafter_oracles.py and against a sequential drafter in tests/test_replay_sequential.py.
 """
 
 from __future__ import annotations
