@@ -10,7 +10,7 @@ from eaglelab.wiring import FINAL, Boundary, Wiring
 
 EMBEDDING_WORDS = re.compile(r"\b(embed\w*|token[ _]?emb\w*|wte)\b", re.IGNORECASE)
 FINAL_WORDS = re.compile(r"\b(final|last[ _]?hidden(_states?)?|post[- ]?norm|normed)\b", re.IGNORECASE)
-LAYER_NUMBER = re.compile(r"\b(?:layer|boundary|hidden[ _]?state|hs)[ _#]?\[?(\d{1,5})\b\]?", re.IGNORECASE)
+LAYER_NUMBER = re.compile(r"\b(?:layer|boundary|hidden[ _]?states?|hs)[ _#]{0,2}\[?(\d{1,5})\b\]?", re.IGNORECASE)
 
 MOST_IDS = 64
 """A longer list of numbers is no list of layer ids."""

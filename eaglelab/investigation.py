@@ -342,6 +342,11 @@ class Investigation:
         config = self.drafter_config
         return self.case.drafter.path is not None and config.hidden_size != config.target_hidden_size
 
+    @property
+    def embedding_fits(self) -> bool:
+        """Whether the embedding rows at hand are of the target's width, so that they can stand in a slot's place."""
+        return self.embedding is not None and self.embedding.width == self.drafter_config.target_hidden_size
+
     # -- the replay -------------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -387,7 +392,7 @@ class Investigation:
         from eaglelab.replay import EMBEDDING
 
         known = self.dump_wiring
-        identified = {0: EMBEDDING, **_first_slot_of(known)}
+        identified = {**({0: EMBEDDING} if self.embedding_fits else {}), **_first_slot_of(known)}
         if known.known:
             return list(wiring), identified, "by the slots' identity"
         aux, ids = self.dump.feed.aux, claimed_capture_ids(self.case.claims, len(self.dump.feed.aux))
@@ -408,7 +413,8 @@ class Investigation:
         named = [self.feeds.dump]
         if self.feeds.engine is not None and self.feeds.engine.feed != self.feeds.dump.feed:
             named.append(self.feeds.engine)
-        orders = slot_orders([*range(len(self.samples[0].slots)), EMBEDDING], len(self.feeds.dump.feed))
+        sources = [*range(len(self.samples[0].slots)), *([EMBEDDING] if self.embedding_fits else [])]
+        orders = slot_orders(sources, len(self.feeds.dump.feed))
         taken = {v.feed for v in named}
         variants = named + [v for v in orders if v.feed not in taken]
         return rank_feeds(self.drafter, self.samples, self._rows(), variants, steps=self.steps, judge=self.judge)

@@ -96,7 +96,8 @@ def _training(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     bad = [by_id[k] for k in (*replayed, "config.final_norm", "config.training_residual") if _status(by_id, k) is FAIL]
     if not bad:
         return None
-    sure = "sure" if len(bad) > 1 and _status(by_id, "replay.works") is not FAIL else "likely"
+    families = {f.id.split(".")[0] for f in bad}  # the trainer's habit and the replay: two independent witnesses
+    sure = "sure" if {"config", "replay"} <= families else "likely"
     return Verdict("training", sure, " ".join(f"{f.title}. {f.next}" for f in bad))
 
 

@@ -183,7 +183,7 @@ def dump_sample(world: World, i: int, boundaries: list[Any], dtype: torch.dtype 
     ids = world.texts[i]
     return {
         "input_ids": ids.clone(),
-        "hidden_states": [world.states[i][b].to(dtype) for b in boundaries],
+        "hidden_states": [world.states[i][b].to(dtype).clone() for b in boundaries],
         "loss_mask": (torch.arange(len(ids)) >= world.prompts[i]).long(),
     }
 

@@ -129,11 +129,12 @@ def _half_widths(right: np.ndarray, counted: np.ndarray, best: int, resamples: i
     draws = draws[usable]
     rates = (draws @ right.T) / (draws @ counted)[:, None]  # [B, V]
     errors = (rates - right.sum(1) / counted.sum()) * np.sqrt(samples / (samples - 1))  # resampling S samples understates by this
-    spread = np.sqrt(np.maximum(0, (errors[:, :, None] - errors[:, None, :]).var(0)))  # [V, V]
+    spread_best = (errors[:, [best]] - errors).std(0)  # [V]
     largest = np.zeros(len(errors))
-    for v in range(variants):  # [B, V] at a time
-        gaps = np.abs(errors[:, v : v + 1] - errors)
+    for v in range(variants - 1):  # [B, V] at a time: all pairs at once would be gigabytes for the 360 feeds of four slots
+        gaps = np.abs(errors[:, [v]] - errors[:, v + 1 :])
+        spread = (errors[:, [v]] - errors[:, v + 1 :]).std(0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            scaled = np.where(spread[v] > 0, gaps / spread[v], 0.0)
+            scaled = np.where(spread > 0, gaps / spread, 0.0)
         largest = np.maximum(largest, scaled.max(1))
-    return np.quantile(largest, 0.95) * spread[best]
+    return np.quantile(largest, 0.95) * spread_best
