@@ -52,6 +52,13 @@ def run_checks(investigation: Investigation, costs: Iterable[str] | None = None)
             yield from run_check(check, investigation, told)
 
 
+def findings(investigation: Investigation, *ids: str) -> list[Finding]:
+    """All findings of the checks named by id. Raises KeyError for an id that no check has."""
+    known = {c.id: c for c in CHECKS}
+    told: dict[str, str] = {}
+    return [finding for i in ids for finding in run_check(known[i], investigation, told)]
+
+
 def run_check(check: Check, investigation: Investigation, told: dict[str, str] | None = None) -> Iterator[Finding]:
     """One check. An input that is absent or cannot be used becomes a finding; anything else is a defect of ours and raises.
 
