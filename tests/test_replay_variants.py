@@ -237,9 +237,9 @@ def test_the_walk_starts_anew_in_every_answer():
     rows = np.arange(11)
     counted = np.array([[bool(mask[t + 1 + k]) if t + 1 + k < 11 else False for t in rows] for k in range(2)])
     right = np.zeros((2, 11), dtype=bool)
-    right[:, 0] = True  # first answer: 2 accepted, row 3 has no room
+    right[0, [0, 2]] = True  # first answer: 1 accepted, to row 2: all its tokens train, but its last draft would be token 5, no answer's
     right[0, 6] = True  # second: 1 accepted, to row 8, none accepted, row 9 has no room
-    assert walk_sample(rows, counted, right, mask) == (2, 1, 0)
+    assert walk_sample(rows, counted, right, mask) == (1, 1, 0)
 
 
 def test_an_unknown_mask_counts_every_row_and_gives_no_walk():
