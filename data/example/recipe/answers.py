@@ -62,9 +62,7 @@ def main() -> None:
                 sink.write(json.dumps(row) + "\n")
             sink.flush()
             seconds = time.perf_counter() - started
-            print(
-                f"{first + len(chunk)} of {len(todo)} prompts, {tokens} answer tokens, {tokens / seconds:.0f} tok/s", flush=True
-            )
+            print(f"{first + len(chunk)} of {len(todo)} prompts, {tokens} answer tokens, {tokens / seconds:.0f} tok/s", flush=True)
 
 
 if __name__ == "__main__":

@@ -25,9 +25,7 @@ def states_of(model, batch: list[dict]) -> list[list[torch.Tensor]]:
     ids = torch.zeros(len(batch), longest, dtype=torch.int64)  # [B, T]
     for i, row in enumerate(batch):
         ids[i, : len(row["input_ids"])] = torch.tensor(row["input_ids"])
-    states = model.model(
-        input_ids=ids, output_hidden_states=True
-    ).hidden_states  # transformers: [b] is boundary b, the last one final
+    states = model.model(input_ids=ids, output_hidden_states=True).hidden_states  # transformers: [b] is boundary b, the last one final
     slots = [states[b] for b in BOUNDARIES] + [states[-1]]
     return [[slot[i, : len(row["input_ids"])].clone() for slot in slots] for i, row in enumerate(batch)]
 
