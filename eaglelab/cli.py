@@ -180,11 +180,17 @@ def cmd_report(args: argparse.Namespace) -> int:
 
 
 def cmd_dump(args: argparse.Namespace) -> int:
+    from eaglelab.dumps import open_dump
     from eaglelab.dumps.health import check_health
     from eaglelab.fingerprint import fingerprint
 
-    dump = dump_of(args.dump)
-    health = check_health(dump, args.max_samples or None, args.seed)
+    samples = {"max_samples": args.max_samples or None, "seed": args.seed}
+    if is_case(args.dump):  # the drafter's config says how wide states and how large token ids may be
+        inv = case_investigation(args.dump, **samples)
+        dump, health = dump_of(args.dump), inv.health
+    else:
+        dump = open_dump(args.dump)
+        health = check_health(dump, **samples)
     prints = fingerprint(dump.samples(args.max_samples or None, args.seed), total=len(dump))
     if args.json:
         tables = {"slots": prints.slots, "values": prints.values, "cosine": prints.cosine.reset_index(), "problems": health.table}
@@ -340,11 +346,15 @@ def case_investigation(path: Path, **options):
     return Investigation(str(path), **options)
 
 
+def is_case(path: Path) -> bool:
+    return path.suffix == ".toml" or (path / "case.toml").is_file()
+
+
 def dump_of(path: Path):
     """The dump of a case (a case.toml or its folder), or a folder of samples."""
     from eaglelab.dumps import open_dump
 
-    if path.suffix == ".toml" or (path / "case.toml").is_file():
+    if is_case(path):
         dump = case_investigation(path).dump
         if dump is None:
             raise ValueError(f"{path}: the case gives no dump; `[dump] path` names the folder of hidden states")

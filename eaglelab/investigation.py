@@ -218,7 +218,10 @@ class Investigation:
 
         if self.dump is None:
             return None
-        config = self.drafter_config
+        try:
+            config = self.drafter_config
+        except ValueError:  # `drafter.complete` says why; the dump can be looked at without
+            config = None
         vocabulary, width = (config.vocab_size, config.target_hidden_size) if config else (None, None)
         return check_health(self.dump, self.max_samples, self.seed, vocabulary, width)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from eaglelab.acceptance import StepCounts, Walk
 from eaglelab.drafter.chains import Packed, draft_chains
-from eaglelab.drafter.embedding import EmbeddingRows
+from eaglelab.drafter.embedding import EmbeddingError, EmbeddingRows
 from eaglelab.drafter.model import Drafter
 from eaglelab.dumps import Sample
 from eaglelab.replay.answers import Answers, Judge, trained_positions
@@ -133,13 +133,15 @@ def replay(
     judge: says what counts as right; by default the text's token does.
     probabilities: also the target's probability of each drafted token and the overlap of both distributions (needs a judge with lm_head; costs one
     product with the draft vocabulary's rows of lm_head a step). Returns one `Replay` a variant, in order.
-    Raises EmbeddingError when a token has no embedding row, ValueError when a variant does not fit the drafter.
+    Raises EmbeddingError when a token has no embedding row or the rows have another width, ValueError when a variant does not fit the drafter.
     """
     judge = judge or Judge()
     if probabilities and judge.head is None:
         raise ValueError("probabilities need the target's lm_head")
     for variant in variants:
         check_variant(variant, drafter, samples)
+    if embed.width != drafter.config.hidden_size:
+        raise EmbeddingError(f"{embed.source}: rows are {embed.width} wide, the drafter's hidden_size is {drafter.config.hidden_size}")
     device, dtype = drafter.fc.weight.device, drafter.fc.weight.dtype
     table = embed.to(device, dtype)
     outcomes: list[list[SampleOutcome]] = [[] for _ in variants]

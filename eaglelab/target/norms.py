@@ -41,7 +41,11 @@ class FinalNorm:
     eps: float = 1e-6
 
     def __call__(self, states: Tensor) -> Tensor:
-        """[T, H] any float dtype to [T, H] float32, on the states' device."""
+        """[T, H] any float dtype to [T, H] float32, on the states' device. Raises ValueError for states of another width."""
+        if states.shape[-1] != len(self.gain):
+            raise ValueError(
+                f"states are {states.shape[-1]} wide, the target's final norm {len(self.gain)}: they are not of the same target"
+            )
         x = states.float()  # [T, H]
         if self.mean_removed:
             x = x - x.mean(-1, keepdim=True)
