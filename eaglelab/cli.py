@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
         if args.json:
             print_json({"error": str(error), "kind": type(error).__name__})
         else:
-            print(f"eaglelab {args.command}: {error}", file=sys.stderr)
+            print(visible(f"eaglelab {args.command}: {error}"), file=sys.stderr)
         return 2
 
 
@@ -196,9 +196,9 @@ def cmd_dump(args: argparse.Namespace) -> int:
         tables = {"slots": prints.slots, "values": prints.values, "cosine": prints.cosine.reset_index(), "problems": health.table}
         print_json({"format": dump.format, "health": health.summary, **{k: t.to_dict(orient="records") for k, t in tables.items()}})
         return 0
-    print(f"{dump!r}\n{health.summary['text']}")
+    print(visible(f"{dump!r}\n{health.summary['text']}"))
     if len(health.table):
-        print(health.table.to_string(index=False, max_colwidth=100))
+        print(visible(health.table.to_string(index=False, max_colwidth=100)))
     print(f"\nNorms ({prints.counted})\n{prints.slots.to_string(index=False, float_format=short)}")
     print(f"\nFirst values\n{prints.values.to_string(index=False, float_format=short)}")
     return 0
@@ -379,7 +379,7 @@ def print_finding(finding: Finding, said_before: set[str]) -> None:
 
 def visible(text: str) -> str:
     """Text from cases and dumps without what moves or colours a terminal."""
-    return "".join(c if c.isprintable() else " " if c in "\n\t" else repr(c)[1:-1] for c in text)
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
 def short(value: float) -> str:
