@@ -409,15 +409,17 @@ class Investigation:
     def replays(self) -> tuple[Ranking, list[Replay]]:
         """All feeds ranked at step 0, and the finalists over all steps. The dump's feed and the engine's are always among them.
 
-        Candidates: every ordered choice of slots and the embedding for the places of fc. Raises NotGiven, DrafterError.
+        Candidates: every ordered choice of slots for the places of fc, and the embedding put into the dump's feed (the classic
+        misreading of id -1). Raises NotGiven, DrafterError.
         """
-        from eaglelab.replay import EMBEDDING, rank_feeds, slot_orders
+        from eaglelab.replay import rank_feeds, slot_orders, with_embedding
 
         named = [self.feeds.dump]
         if self.feeds.engine is not None and self.feeds.engine.feed != self.feeds.dump.feed:
             named.append(self.feeds.engine)
-        sources = [*range(len(self.samples[0].slots)), *([EMBEDDING] if self.embedding_fits else [])]
-        orders = slot_orders(sources, len(self.feeds.dump.feed))
+        orders = slot_orders(range(len(self.samples[0].slots)), len(self.feeds.dump.feed))
+        if self.embedding_fits:
+            orders += with_embedding(self.feeds.dump.feed)
         taken = {v.feed for v in named}
         variants = named + [v for v in orders if v.feed not in taken]
         return rank_feeds(self.drafter, self.samples, self._rows(), variants, steps=self.steps, judge=self.judge)

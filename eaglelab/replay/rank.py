@@ -20,7 +20,7 @@ from eaglelab.replay.variants import Variant
 RESAMPLES = 2000
 FEW_SAMPLES = 5
 """Below this many samples, resampling says nothing about the next sample: everything is `cannot tell`."""
-FINALISTS = 6
+FINALISTS = 3
 
 
 @dataclass(frozen=True)

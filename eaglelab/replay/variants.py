@@ -76,6 +76,8 @@ def other_choices(base: Variant, flags: Flags) -> list[Variant]:
     return [*variants, replace(base, identity_vocabulary=True, label="identity vocabulary map")]
 
 
-def with_embedding(feed: Sequence[Source], place: int) -> tuple[Source, ...]:
-    """The feed with the embedding put into one place: the classic misreading of layer id -1."""
-    return tuple(EMBEDDING if p == place else s for p, s in enumerate(feed))
+def with_embedding(feed: Sequence[Source]) -> list[Variant]:
+    """The embedding in each place of a feed, and in front with the last slot pushed out: how layer id -1 gets misread."""
+    placed = [Variant(tuple(EMBEDDING if p == place else s for p, s in enumerate(feed))) for place in range(len(feed))]
+    pushed = Variant((EMBEDDING, *feed[:-1]))
+    return placed + [pushed] * (pushed not in placed)
