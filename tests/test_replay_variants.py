@@ -101,7 +101,7 @@ def test_a_late_place_is_a_shifted_slot(fusion):
 @pytest.mark.parametrize("fusion", FUSIONS, ids=FUSION_NAMES)
 def test_the_embedding_as_a_source_is_a_slot_that_holds_it(fusion):
     drafter, samples, table = tiny_drafter(**fusion), two_samples(), tiny_embedding()
-    fed = run_one(drafter, samples, Variant(with_embedding((0, 1, 2), 1)))
+    fed = run_one(drafter, samples, with_embedding((0, 1, 2))[1])
     same(fed, run_one(drafter, changed(samples, lambda s: (s.slots[0], table(s.token_ids), s.slots[2], s.slots[3]))))
     assert different(fed, run_one(drafter, samples))
 
