@@ -484,6 +484,7 @@ class EmbeddingSource:
     """Embedding rows as a source for `identify`: it shows boundary 0 and nothing else."""
 
     num_layers = None
+    kind = "embedding rows from"
 
     def __init__(self, rows: EmbeddingRows) -> None:
         self.rows, self.hidden_size, self.path = rows, rows.width, rows.source

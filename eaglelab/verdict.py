@@ -65,7 +65,10 @@ def _wiring(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     cost = f" {served.title}." if served is not None and served.status is FAIL else ""
     both = works is PASS and served is not None and served.status is FAIL and held.known
     confidence = "sure" if both else "likely"
-    words = f"The drafter was trained on boundaries {held} and {inv.engine.title} feeds it {fed}.{cost}"
+    if held.known:
+        words = f"The drafter was trained on boundaries {held} and {inv.engine.title} feeds it {fed}.{cost}"
+    else:
+        words = f"{inv.engine.title} feeds boundaries {fed}, and the dump does not hold that. {match.evidence}{cost}"
     changes = _changes(match.numbers.get("ids", {}), inv)
     if works is FAIL:
         words += " The drafter does not work on its own dump either, so this change alone may not help."

@@ -1,6 +1,7 @@
 """Each check on small whole cases: every status, the words for what is absent, and how a fault reaches the verdict."""
 
 import json
+import shlex
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ from case_builder import build_case, draft_config, drafter_tensors, dump_sample,
 from safetensors.torch import load_file, save_file
 
 from eaglelab.checks import CHECKS, run_checks, wirings
+from eaglelab.cli import main
+from eaglelab.engines.wiring_report import engine_wiring
 from eaglelab.findings import Status, exit_code
 from eaglelab.investigation import Investigation
 from eaglelab.verdict import verdict
@@ -101,7 +104,8 @@ def test_nothing_wrong_is_said_to_be_so(world, tmp_path):
     assert by_id["replay.expected"].title in said.text
     assert by_id["drafter.vocabulary"].numbers["coverage"] == pytest.approx(40 / 48, abs=0.03)
     assert "cannot be told from it" not in by_id["replay.order"].title  # the engine's feed is the dump's: no variant of its own
-    assert len(inv.replays[0].table) == 60  # ordered choices of 3 out of 4 slots and the embedding
+    names = inv.replays[0].table["variant"].tolist()
+    assert len(names) == len(set(names)) >= 24  # every ordered choice of 3 out of 4 slots, each once
 
 
 def test_exit_codes_follow_the_worst_finding(world, tmp_path):
@@ -358,8 +362,21 @@ def test_steps_beyond_the_answers(world, tmp_path):
     case = built(tmp_path, world, spoil=short, ids=[-1, 0, 2])
     by_id, said, _ = look(case, steps=7)
     assert by_id["replay.expected"].title == "No answer in the samples is long enough for all steps"
-    assert "accept length not known instead of not known" in by_id["replay.engine"].title or by_id["replay.engine"].status is CANNOT_TELL
+    served = by_id["replay.engine"]
+    assert "rows not known instead of not known" in served.title or "no slot of the dump holds" in served.title
     assert said.stage == "wiring"
+
+
+def test_the_next_step_is_a_command_that_works(world, tmp_path, monkeypatch, capsys):
+    """What wiring.match says to run, run word for word in the case's folder, writes a config that feeds what the dump holds."""
+    case = built(tmp_path / "a case", world, ids=[-1, 0, 2], target="sketch")
+    by_id, said, inv = look(case)
+    command = by_id["wiring.match"].next.split("`")[1]
+    assert command in said.text
+    monkeypatch.chdir(case)
+    assert main(shlex.split(command)[1:]) == 0
+    written = json.loads((case / "drafter" / "config.sglang-0.5.23.json").read_text())
+    assert engine_wiring(written, inv.target_config, inv.engine).wiring == inv.dump_wiring.select([0, 1, 2])
 
 
 # -- claims -------------------------------------------------------------------------------------------------------------------------

@@ -144,9 +144,9 @@ def engine_feed(inv: Investigation) -> Iterator[Finding]:
     yield Finding(
         id="replay.engine",
         title=f"Fed as by {inv.engine.title}, step-0 acceptance is {b.marginal(0):.1%} instead of {a.marginal(0):.1%}, "
-        f"accept length {_length(b)} instead of {_length(a)}",
+        f"mean accept length over all rows {_length(b)} instead of {_length(a)}",
         status=Status.FAIL if low > 0 else Status.PASS if high < 0 else Status.CANNOT_TELL,
-        claim=f"{inv.engine.title} feeds {fed}; as sources: {', '.join(str(s) for s in variant.feed)} ({inv.feeds.engine_reason}).",
+        claim=f"{inv.engine.title} feeds {fed}; in the replay: {', '.join(s if isinstance(s, str) else f'slot {s}' for s in variant.feed)} ({inv.feeds.engine_reason}).",
         evidence=f"Difference {gap:.1%} ({_interval(low, high)}) over {a.counted[0]:,} tokens in {inv.sampled}.",
         numbers={"difference": gap, "interval": [low, high], "dump_feed": own.to_json(), "engine_feed": served.to_json()},
         next="Make the engine feed what the drafter was trained on: see wiring.match."

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -189,7 +191,7 @@ def match(inv: Investigation) -> Iterator[Finding]:
         claim=f"{inv.draft_config_name} says " + (f"layer ids {fed.ids}." if fed.ids is not None else "no layer ids."),
         evidence="Slot by slot: " + "; ".join(f"{_said(a)} fed, {_said(b)} trained on" for a, b in zip_all(fed.wiring, held)) + ".",
         numbers={"engine": fed.wiring.to_json(), "dump": held.to_json(), "ids": ids},
-        next="" if same else _next(inv, mine),
+        next="" if same else _next(inv, held, mine),
     )
 
 
@@ -232,11 +234,18 @@ def edits(old: Mapping[str, Any], new: Mapping[str, Any], above: str = "") -> di
     return found
 
 
-def _next(inv: Investigation, mine: dict[str, Any]) -> str:
+def _next(inv: Investigation, wanted: Wiring, mine: dict[str, Any]) -> str:
     if not mine["edits"]:
         return f"{mine['why']} Train on boundaries that it can feed, or serve with another engine."
     what = " and ".join(f"{key} = {json.dumps(value)}" for key, value in mine["edits"].items())
-    return f"Set {what} in {inv.draft_config_name} (`eaglelab wiring … --write` makes the corrected copy)."
+    return f"Set {what} in {inv.draft_config_name}; `{_write_command(inv, wanted)}`, run beside case.toml, writes the corrected copy."
+
+
+def _write_command(inv: Investigation, wanted: Wiring) -> str:
+    target = inv.case.target.config or inv.case.target.path
+    files = [shlex.quote(os.path.relpath(path, inv.case.root)) for path in (inv.case.engine.draft_config or inv.case.drafter.path, target)]
+    boundaries = ",".join(str(b) for b in wanted)
+    return f"eaglelab wiring {files[0]} --target {files[1]} --engine {inv.engine} --boundaries {boundaries} --write"
 
 
 def _said(boundary: Boundary) -> str:

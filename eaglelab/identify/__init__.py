@@ -238,7 +238,8 @@ def _in_words(source: Any, boundaries: tuple) -> str:
     )
     if isinstance(source, Sketch):
         return f"a sketch of {source.target or 'the target'} ({span})"
-    return f"the target {Path(getattr(source, 'path', '') or '').name} ({span})".replace("  ", " ")
+    name = Path(getattr(source, "path", "") or "").name
+    return f"{getattr(source, 'kind', 'the target')} {name} ({span})".replace("  ", " ")
 
 
 def _notes(compared: Compared, boundaries: tuple, num_layers: int | None, samples: int) -> list[str]:
