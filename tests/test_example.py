@@ -33,7 +33,7 @@ def float32_sample(request: dict, number: int) -> Sample:
 def test_the_walk_is_what_a_real_engine_counted(wiring, feed):
     """vLLM 0.32, float32, greedy, chains of 3, on the shipped drafter: the same accepted count in every verify step of every request."""
     served = json.loads((EXAMPLE / "served.json").read_text())
-    requests = served["requests"][wiring][:4]
+    requests = served["requests"][wiring]
     samples = [float32_sample(r, i) for i, r in enumerate(requests)]
     drafter, _ = load_drafter(EXAMPLE / "drafter", device="cpu", dtype="float32")
     tensors = TensorSource(EXAMPLE / "target")
@@ -48,7 +48,7 @@ def test_the_walk_is_what_a_real_engine_counted(wiring, feed):
         assert len(engine) - 2 <= len(walk) <= len(engine)
         same += sum(a == b for a, b in zip(walk, engine, strict=False))
         compared += len(walk)
-    assert compared > 100
+    assert compared > 400  # about 500 verify steps
     assert same == compared
 
 
