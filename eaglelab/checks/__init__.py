@@ -29,6 +29,7 @@ CHECKS: tuple[Check, ...] = (
     Check("config", "Which keys does this engine ignore or read otherwise?", "config", configs.lint_config),
     Check("drafter.complete", "Are the drafter's tensors all there?", "config", weights.drafter_complete),
     Check("dump.health", "Are the dump's files whole?", "dump", dump.health),
+    Check("dump.norms", "How large are the states in each slot?", "dump", dump.norms),
     Check("drafter.vocabulary", "Does the draft vocabulary's map hold?", "dump", weights.vocabulary_map),
     Check("wiring.dump", "Which boundary does each slot hold?", "target", wiring.identity),
     Check("wiring.claims", "Is what people say of the slots true?", "target", wiring.claims),

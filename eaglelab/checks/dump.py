@@ -30,6 +30,25 @@ def health(inv: Investigation) -> Iterator[Finding]:
     )
 
 
+def norms(inv: Investigation) -> Iterator[Finding]:
+    """The slots' norms: shown, compared, and never taken for an identity."""
+    if inv.dump is None:
+        raise NotGiven("a dump", DUMP)
+    table = inv.fingerprint.slots
+    medians = ", ".join(f"{m:.4g}" for m in table["median"])
+    sinks = [f"slot {r.slot} {r.first_ratio:.0f} times" for r in table.itertuples() if r.first_ratio > 10]
+    yield Finding(
+        id="dump.norms",
+        title=f"Median L2 norms of the slots: {medians}; norms name no layer",
+        status=Status.PASS,
+        claim="A norm near 1 is often taken for the embedding's.",
+        evidence=f"{inv.fingerprint.counted}; the first token of a sample is left out"
+        + (f", it is {', '.join(sinks)} the median." if sinks else "."),
+        numbers={"median": table["median"].tolist(), "first": table["first"].tolist(), "massive": table["massive"].tolist()},
+        next="Which layer a slot holds is decided by values: see wiring.dump.",
+    )
+
+
 def last_state(inv: Investigation) -> Iterator[Finding]:
     """The last state must have gone through the final norm exactly once before lm_head: which way does it say the text?"""
     if inv.dump is None:
