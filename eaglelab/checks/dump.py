@@ -41,7 +41,7 @@ def norms(inv: Investigation) -> Iterator[Finding]:
         id="dump.norms",
         title=f"Median L2 norms of the slots: {medians}; norms name no layer",
         status=Status.PASS,
-        claim="A norm near 1 is often taken for the embedding's.",
+        claim="A norm is often taken for a sign of the layer that it comes from.",
         evidence=f"{inv.fingerprint.counted}; the first token of a sample is left out"
         + (f", it is {', '.join(sinks)} the median." if sinks else "."),
         numbers={"median": table["median"].tolist(), "first": table["first"].tolist(), "massive": table["massive"].tolist()},
