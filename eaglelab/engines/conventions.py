@@ -81,7 +81,7 @@ def parse_engine(text: str, version: str | None = None) -> Engine:
     known = table()["families"]
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
-        raise ConventionError(f"unknown engine {match[1]!r}{f', did you mean {near[0]!r}?' if near else ''} Known: {', '.join(known)}")
+        raise ConventionError(f"unknown engine {match[1]!r}{f', did you mean {near[0]!r}?' if near else '.'} Known: {', '.join(known)}")
     version = version or match[2]
     if version is not None:
         version = str(version).removeprefix("v")
