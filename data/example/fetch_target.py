@@ -45,6 +45,8 @@ def dequantise(folder: Path, gguf: str, out: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     torch.set_num_threads(2)
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
     options = {}
     if hasattr(transformers, "GgufConfig"):  # newer releases keep the weights packed unless told otherwise
         options["quantization_config"] = transformers.GgufConfig(dequantize=True, gguf_file=gguf)
