@@ -340,3 +340,14 @@ def test_a_rope_that_cannot_be_built(tmp_path, rope):
 def test_rotary_takes_the_dtype_of_the_states():
     cos, sin = Rotary(tiny_config())(torch.arange(5), torch.zeros(1, dtype=torch.bfloat16))
     assert (cos.dtype, sin.dtype, list(cos.shape)) == (torch.bfloat16, torch.bfloat16, [5, 1, 8])
+
+
+def test_a_borrowed_lm_head_of_another_shape(tmp_path):
+    folder = write(tmp_path, tensors(without=("lm_head.weight",)), {"tie_word_embeddings": True})
+    with pytest.raises(DrafterError, match=r"the borrowed lm_head is \[64, 24\], the drafter's config implies \[40, 24\]"):
+        load_drafter(folder, device="cpu", lm_head=torch.randn(V, H))
+
+
+def test_a_tensor_that_cannot_be_read_is_a_drafter_error(tmp_path):
+    with pytest.raises(DrafterError, match=r"d2t is stored quantised as torch\.int32"):
+        load_drafter(write(tmp_path, tensors() | {"d2t": torch.zeros(40, dtype=torch.int32)}), device="cpu")

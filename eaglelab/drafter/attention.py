@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 SCORE_BYTES = 64 * 2**20
-"""Scores of one block of chains; with the softmax's copy the peak is about twice this, whatever T is."""
+"""Scores of one block of chains. They are changed in place, so the peak is little more than twice this, whatever T is."""
 
 
 def chain_attention(q: Tensor, prefix_k: Tensor, prefix_v: Tensor, own_k: Tensor, own_v: Tensor, last: Tensor) -> Tensor:
@@ -29,11 +29,14 @@ def chain_attention(q: Tensor, prefix_k: Tensor, prefix_v: Tensor, own_k: Tensor
         part = slice(first, min(first + block, rows))
         seen = int(last[part][-1]) + 1  # later prefix rows are masked for all chains of the block
         chains = q[part].float().unflatten(1, (kv_heads, heads // kv_heads)) * width**-0.5  # [r, kv, group, D]
-        scores = torch.einsum("rkgd,tkd->rkgt", chains, keys[:seen])
-        scores = scores.masked_fill(positions[:seen] > last[part, None, None, None], float("-inf"))
-        own = torch.einsum("rkgd,rjkd->rkgj", chains, own_k[part].float())
-        weights = torch.cat([scores, own], dim=-1).softmax(dim=-1)  # [r, kv, group, seen + J]
-        mixed = torch.einsum("rkgt,tkd->rkgd", weights[..., :seen], values[:seen])
-        mixed = mixed + torch.einsum("rkgj,rjkd->rkgd", weights[..., seen:], own_v[part].float())
+        scores = torch.einsum("rkgd,tkd->rkgt", chains, keys[:seen])  # [r, kv, group, seen], the only large tensor
+        scores.masked_fill_(positions[:seen] > last[part, None, None, None], float("-inf"))
+        own = torch.einsum("rkgd,rjkd->rkgj", chains, own_k[part].float())  # [r, kv, group, J]
+        top = torch.cat([scores.detach().amax(-1, keepdim=True), own.detach()], dim=-1).amax(-1, keepdim=True)  # no gradient: it cancels
+        scores.sub_(top).exp_()
+        own = (own - top).exp()
+        mixed = torch.einsum("rkgt,tkd->rkgd", scores, values[:seen])
+        mixed = mixed + torch.einsum("rkgj,rjkd->rkgd", own, own_v[part].float())
+        mixed = mixed / (scores.sum(-1, keepdim=True) + own.sum(-1, keepdim=True))
         out[part] = mixed.flatten(1, 2).to(q.dtype)
     return out

@@ -63,9 +63,12 @@ def load_drafter(
     if problems:
         raise DrafterError(f"{folder}: " + "; ".join(problems) + _names_near(audit))
     drafter = Drafter(config)
-    state = read_state(checkpoint, set(drafter.state_dict()))
+    try:
+        state = read_state(checkpoint, set(drafter.state_dict()))
+    except CheckpointError as error:
+        raise DrafterError(f"{folder}: {error}") from error
     if audit.borrowed:
-        state["lm_head.weight"] = lm_head
+        state["lm_head.weight"] = check_borrowed(lm_head, config, folder)
     if "d2t" in state:
         state["d2t"] = check_d2t(state["d2t"], config, folder)
     else:
@@ -86,6 +89,14 @@ def check_runs(config: DrafterConfig, folder: Path) -> None:
         raise DrafterError(f"{folder}: a draft layer of type {config.layer_type!r}; the replay runs llama and qwen3 layers")
     if config.num_layers != 1:
         raise DrafterError(f"{folder}: {config.num_layers} draft layers; the replay runs drafters of one layer")
+
+
+def check_borrowed(lm_head: Tensor, config: DrafterConfig, folder: Path) -> Tensor:
+    """The target's lm_head, [Vd, H]. Raises DrafterError where its shape is another."""
+    expected = (config.draft_vocab_size, config.hidden_size)
+    if tuple(lm_head.shape) != expected:
+        raise DrafterError(f"{folder}: the borrowed lm_head is {list(lm_head.shape)}, the drafter's config implies {list(expected)}")
+    return lm_head
 
 
 def check_d2t(d2t: Tensor, config: DrafterConfig, folder: Path) -> Tensor:
