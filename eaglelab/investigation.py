@@ -379,6 +379,10 @@ class Investigation:
         wanted, place, ground = self._named_slots(wiring)
         if None in wanted or len(wanted) < places:
             return None, f"it captures fewer than the {places} slots that the drafter's fc takes"
+        if self._beyond_the_dump:
+            first = len(self.samples[0].slots)
+            place |= {b: first + i for i, b in enumerate(self._beyond_the_dump)}
+            ground += "; what no slot holds is computed by the target"
         absent = [str(w) for w in wanted if place.get(w) is None]
         if absent:
             known = self.dump_wiring.known
@@ -406,6 +410,39 @@ class Investigation:
         return list(wiring), {**_first_slot_of(self.claimed or ()), **identified}, "by what is claimed of the slots"
 
     @cached_property
+    def _beyond_the_dump(self) -> tuple[Boundary, ...]:
+        """Boundaries that the engine feeds and no slot holds, where the target's forward can give them."""
+        from eaglelab.target import ForwardSource
+
+        known = self.dump_wiring
+        if self.served_wiring is None or not known.known or not isinstance(self.source, ForwardSource):
+            return ()
+        held = {*known, *({0} if self.embedding_fits else ())}
+        return tuple(dict.fromkeys(b for b in self.served_wiring.wiring if b is not None and b not in held))
+
+    @cached_property
+    def replay_samples(self) -> list[Sample]:
+        """The samples, with the target's own states at `_beyond_the_dump` as further slots: what the engine would feed."""
+        from dataclasses import replace
+
+        extra = self._beyond_the_dump
+        if not extra:
+            return self.samples
+        added: list[list[Any]] = [[] for _ in self.samples]
+
+        def keep(boundary: Boundary, states: Sequence[Any], branches: Any = None) -> None:
+            if boundary in extra:
+                for mine, state in zip(added, states, strict=True):
+                    mine.append((extra.index(boundary), state.cpu().clone()))
+
+        self.source.visit([s.token_ids for s in self.samples], keep)
+        names = tuple(f"the target's boundary {b}" for b in extra)
+        return [
+            replace(s, slots=(*s.slots, *(state for _, state in sorted(mine, key=lambda m: m[0]))), slot_names=(*s.slot_names, *names))
+            for s, mine in zip(self.samples, added, strict=True)
+        ]
+
+    @cached_property
     def replays(self) -> tuple[Ranking, list[Replay]]:
         """All feeds ranked at step 0, and the finalists over all steps. The dump's feed and the engine's are always among them.
 
@@ -422,7 +459,7 @@ class Investigation:
             orders += with_embedding(self.feeds.dump.feed)
         taken = {v.feed for v in named}
         variants = named + [v for v in orders if v.feed not in taken]
-        return rank_feeds(self.drafter, self.samples, self._rows(), variants, steps=self.steps, judge=self.judge)
+        return rank_feeds(self.drafter, self.replay_samples, self._rows(), variants, steps=self.steps, judge=self.judge)
 
     def replay_of(self, variants: Sequence[Variant], *, steps: int | None = None, probabilities: bool = False) -> list[Replay]:
         """Replays of further variants on the same samples."""

@@ -146,7 +146,7 @@ def engine_feed(inv: Investigation) -> Iterator[Finding]:
         title=f"Fed as by {inv.engine.title}, step-0 acceptance is {b.marginal(0):.1%} instead of {a.marginal(0):.1%}, "
         f"mean accept length over all rows {_length(b)} instead of {_length(a)}",
         status=Status.FAIL if low > 0 else Status.PASS if high < 0 else Status.CANNOT_TELL,
-        claim=f"{inv.engine.title} feeds {fed}; in the replay: {', '.join(s if isinstance(s, str) else f'slot {s}' for s in variant.feed)} ({inv.feeds.engine_reason}).",
+        claim=f"{inv.engine.title} feeds {fed}; in the replay: {', '.join(_source_name(inv, s) for s in variant.feed)} ({inv.feeds.engine_reason}).",
         evidence=f"Difference {gap:.1%} ({_interval(low, high)}) over {a.counted[0]:,} tokens in {inv.sampled}.",
         numbers={"difference": gap, "interval": [low, high], "dump_feed": own.to_json(), "engine_feed": served.to_json()},
         next="Make the engine feed what the drafter was trained on: see wiring.match."
@@ -309,3 +309,10 @@ def expected(inv: Investigation) -> Iterator[Finding]:
 def _listed(names: list[str], most: int = 4) -> str:
     shown = "; ".join(n.removeprefix("feed ") for n in names[:most])
     return shown if len(names) <= most else f"{shown}; and {len(names) - most} more"
+
+
+def _source_name(inv: Investigation, source: int | str) -> str:
+    """`slot 0`, `embedding`, or the name of a state that is not the dump's."""
+    if isinstance(source, str):
+        return source
+    return f"slot {source}" if source < len(inv.samples[0].slots) else inv.replay_samples[0].slot_names[source]
