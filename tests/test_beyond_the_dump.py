@@ -36,7 +36,7 @@ def test_the_states_that_are_added_are_the_targets_own(tmp_path):
     case = example_without(tmp_path)
     (case / "target").symlink_to(EXAMPLE / "target")
     config = json.loads((case / "drafter" / "config.json").read_text())
-    config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [1, 15, 27]
+    config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [1, 15, 26]
     (case / "drafter" / "config.json").write_text(json.dumps(config))
     for extra in list((case / "dump").rglob("data_*.pt"))[1:]:
         extra.unlink()
