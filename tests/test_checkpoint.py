@@ -216,6 +216,15 @@ def test_mxfp4_blocks_equal_transformers(tmp_path):
     assert torch.equal(checkpoint.tensor("a.up_proj"), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64, torch.bool])
+def test_maps_and_masks_are_what_they_say(tmp_path, dtype):
+    """A drafter's d2t and t2d are integers and no quantised weights, whatever their width."""
+    d2t = torch.tensor([0, 3, 1]).to(dtype)
+    checkpoint = open_checkpoint(write(tmp_path / "c", {"d2t": d2t}))
+    assert checkpoint.dtype("d2t") == dtype
+    assert torch.equal(checkpoint.tensor("d2t"), d2t)
+
+
 @pytest.mark.parametrize(
     ("tensors", "text"),
     [

@@ -8,30 +8,16 @@ import tiny_models as tm
 import torch
 
 from eaglelab.dumps import Sample
-from eaglelab.target import (
-    FinalNorm,
-    TensorSource,
-    embedding_rows,
-    embedding_test,
-    final_norm,
-    next_token_test,
-    normed_test,
-    open_checkpoint,
-    target_argmax,
-    visit_boundaries,
-)
+from eaglelab.identify.three_tensors import next_token_test, normed_test
+from eaglelab.target import FinalNorm, TensorSource, final_norm, open_checkpoint, target_argmax, visit_boundaries
 from eaglelab.target.norms import MEAN_REMOVED, ONE_PLUS
 from eaglelab.target.tensors import embedding_multiplier
 
 
 def boundaries_of(folder, ids, dtype="auto"):
     found = {}
-    visit_boundaries(folder, [ids], lambda b, states, _: found.__setitem__(b, states[0].clone()), dtype=dtype)
+    visit_boundaries(folder, [ids], lambda b, states, *_: found.__setitem__(b, states[0].clone()), dtype=dtype)
     return found
-
-
-def sample_of(ids, *slots, mask=None):
-    return Sample("rows_0-5/data_0.pt", ids, tuple(slots), mask, tuple(f"hidden_states[{i}]" for i in range(len(slots))))
 
 
 @pytest.fixture(scope="module")
@@ -41,64 +27,21 @@ def llama(tmp_path_factory):
     return folder, ids, boundaries_of(folder, ids)
 
 
-# -- embedding ----------------------------------------------------------------------------------------------------------------
+# -- one tensor at a time ----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [tm.make_llama, tm.make_gemma2, tm.make_gemma3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_embedding_is_told_with_its_multiplier(tmp_path, make, dtype):
-    folder, ids = make(tmp_path, dtype=dtype), tm.tokens(40)
-    found, checkpoint = boundaries_of(folder, ids), open_checkpoint(folder)
-    table = embedding_test(sample_of(ids, found[0], found[1]), embedding_rows(checkpoint, ids)).set_index(["slot", "shift"])
-    expected = 1.0 if make is tm.make_llama else tm.HIDDEN**0.5
-    right = table.loc[(0, 0)]
-    assert right.multiplier == pytest.approx(expected, rel=2**-8)
-    assert embedding_multiplier(checkpoint) == expected
-    assert right.scaled_error < 2**-8
-    assert right.cosine > 0.9999
-    assert right.relative_error == pytest.approx(1 - 1 / expected, abs=2**-8)
-    assert (table.drop((0, 0)).scaled_error > 0.1).all()  # not at a shift of one, and not one layer later
-
-
-@pytest.mark.parametrize("shift", [-1, 1])
-def test_shifted_embedding_shows_at_its_shift(llama, shift):
-    _, ids, found = llama
-    moved = found[0].roll(-shift, 0)
-    table = embedding_test(sample_of(ids, moved), found[0])
-    assert table.set_index("shift").relative_error.idxmin() == shift
-    assert table.set_index("shift").relative_error[shift] == 0
-    assert table.set_index("shift").tokens[shift] == len(ids) - 1
-
-
-def test_zero_and_nan_rows_are_left_out_and_counted(llama):
-    _, ids, found = llama
-    damaged = found[0].clone()
-    damaged[3], damaged[7, 5], damaged[9, 0] = 0, torch.nan, torch.inf
-    row = embedding_test(sample_of(ids, damaged), lambda tokens: found[0], shifts=[0]).iloc[0]
-    assert (row.tokens, row.left_out, row.relative_error) == (len(ids) - 3, 3, 0)
-    row = embedding_test(sample_of(ids, torch.zeros_like(damaged)), found[0], shifts=[0]).iloc[0]
-    assert row.tokens == 0
-    assert row.relative_error != row.relative_error  # NaN: nothing to tell from
-
-
-def test_width_of_another_target(llama):
-    _, ids, found = llama
-    with pytest.raises(ValueError, match="states are 32 wide, the embedding rows 64"):
-        embedding_test(sample_of(ids, found[0][:, :32]), found[0])
-    with pytest.raises(ValueError, match="states are 32 wide, the final norm 64"):
-        normed_test(sample_of(ids, found[0][:, :32]), torch.ones(64))
-
-
-@pytest.mark.parametrize("make", [tm.make_llama, tm.make_gemma2, tm.make_gemma3])
-def test_tensor_source_shows_boundary_0_alone(tmp_path, make):
-    folder, ids = make(tmp_path, dtype=torch.bfloat16), tm.tokens(9)
+def test_tensor_source_shows_boundary_0_alone(tmp_path, make, dtype):
+    folder, ids = make(tmp_path, dtype=dtype), tm.tokens(9)
     calls = []
     source = TensorSource(folder)
     source.visit([ids, ids[:4]], lambda *call: calls.append(call))
-    ((boundary, states, branches),) = calls
-    assert (boundary, branches, source.num_layers, source.hidden_size, source.vocab_size) == (0, None, tm.LAYERS, tm.HIDDEN, tm.VOCAB)
+    ((boundary, states),) = calls
+    assert (boundary, source.num_layers, source.hidden_size, source.vocab_size) == (0, tm.LAYERS, tm.HIDDEN, tm.VOCAB)
     assert torch.equal(states[0], boundaries_of(folder, ids)[0])
     assert torch.equal(states[1], states[0][:4])
+    assert embedding_multiplier(source.checkpoint) == (1.0 if make is tm.make_llama else tm.HIDDEN**0.5)
 
 
 # -- final-normed -------------------------------------------------------------------------------------------------------------
@@ -133,15 +76,9 @@ FAMILIES = [
 def test_normed_states_pass_and_unnormed_do_not(tmp_path, make, dtype):
     folder, ids = make(tmp_path, dtype=dtype), tm.tokens(80)
     found, source = boundaries_of(folder, ids), TensorSource(folder)
-    sample = sample_of(ids, *found.values())  # boundaries 0..N, then final
-    known = normed_test(sample, source.norm)
-    assert known.normed.tolist() == [False] * (tm.LAYERS + 1) + [True]
-    stored = source.checkpoint.tensor(source.checkpoint.norm_name)
-    bias = source.checkpoint.norm_bias_name
-    guessed = normed_test(sample, stored, source.checkpoint.tensor(bias) if bias else None)
-    assert guessed.normed.tolist() == [False] * (tm.LAYERS + 1) + [True]
-    assert guessed.gain.iloc[-1].startswith("1 + w") == (make in (tm.make_gemma2, tm.make_gemma3))
-    assert guessed.rms.iloc[-1] == pytest.approx(1, abs=0.02)
+    tests = [normed_test(states, source.norm) for states in found.values()]  # boundaries 0..N, then final
+    assert [t.normed for t in tests] == [False] * (tm.LAYERS + 1) + [True]
+    assert tests[-1].rms == pytest.approx(1, abs=0.02)
     # and the norm itself is transformers' own
     made = source.norm(found[tm.LAYERS])
     assert torch.allclose(
@@ -155,23 +92,23 @@ def test_rms_near_one_on_the_whole_is_no_norm():
     weight = 1 + 0.3 * torch.randn(512)
     normed = torch.nn.functional.normalize(torch.randn(101, 512), dim=-1) * 512**0.5
     uneven = normed * torch.linspace(0.8, 1.2, 101)[:, None]
-    even, odd = normed_test(sample_of(torch.zeros(101), normed * weight, uneven * weight), weight).itertuples()
+    even, odd = (normed_test(states * weight, FinalNorm(weight)) for states in (normed, uneven))
     assert (even.normed, odd.normed, odd.multiplied) == (True, False, False)
     assert odd.rms == pytest.approx(1, abs=1e-5)
 
 
 def test_independent_gaussian_values_are_no_norm():
     torch.manual_seed(0)
-    row = normed_test(sample_of(torch.zeros(400), torch.randn(400, 7168).bfloat16()), torch.ones(7168)).iloc[0]
+    row = normed_test(torch.randn(400, 7168).bfloat16(), FinalNorm(torch.ones(7168)))
     assert row.rms == pytest.approx(1, abs=0.01)
     assert not row.normed
 
 
 def test_normed_by_another_gain_is_not_this_norm(llama):
-    _, ids, found = llama
+    folder, _, found = llama
     torch.manual_seed(1)
     other = 1 + 0.5 * torch.randn(tm.HIDDEN)
-    row = normed_test(sample_of(ids, FinalNorm(other)(found[tm.LAYERS])), final_norm(open_checkpoint(llama[0]))).iloc[0]
+    row = normed_test(FinalNorm(other)(found[tm.LAYERS]), final_norm(open_checkpoint(folder)))
     assert not row.normed
     assert not row.multiplied
 
@@ -181,7 +118,7 @@ def test_multiplier_and_dominant_channel():
     states = torch.nn.functional.normalize(torch.randn(50, 256), dim=-1) * 16  # RMS 1
     massive = torch.randn(50, 256)
     massive[:, 7] = 3000.0  # one channel, the same in all tokens, makes the RMS constant
-    first, second = normed_test(sample_of(torch.zeros(50), 0.25 * states, massive), torch.ones(256)).itertuples()
+    first, second = (normed_test(s, FinalNorm(torch.ones(256))) for s in (0.25 * states, massive))
     assert (first.normed, first.multiplied) == (False, True)
     assert first.rms == pytest.approx(0.25, rel=1e-4)
     assert (second.normed, second.multiplied) == (False, False)
@@ -195,15 +132,22 @@ def test_channels_without_gain_are_left_out():
     states = torch.nn.functional.normalize(torch.randn(50, 256), dim=-1) * 16 * weight
     states[4] = 0
     states[5, 0] = torch.nan
-    row = normed_test(sample_of(torch.zeros(50), states), weight).iloc[0]
-    assert (row.channels, row.tokens, row.left_out, row.normed) == (253, 48, 2, True)
+    row = normed_test(states, FinalNorm(weight))
+    assert (row.channels, row.tokens, row.normed) == (253, 48, True)
+
+
+def test_nothing_to_norm_and_another_width():
+    for rows in (torch.empty(0, 64), torch.zeros(5, 64)):
+        row = normed_test(rows, FinalNorm(torch.ones(64)))
+        assert (row.tokens, row.normed, row.multiplied) == (0, False, False)
+    with pytest.raises(ValueError, match="states are 32 wide, the final norm 64"):
+        normed_test(torch.ones(5, 32), FinalNorm(torch.ones(64)))
 
 
 def test_fp8_rounding_still_passes_at_full_width():
     torch.manual_seed(0)
     states = torch.nn.functional.normalize(torch.randn(50, 4096), dim=-1) * 64
-    row = normed_test(sample_of(torch.zeros(50), states.to(torch.float8_e4m3fn)), torch.ones(4096)).iloc[0]
-    assert row.normed
+    assert normed_test(states.to(torch.float8_e4m3fn), FinalNorm(torch.ones(4096))).normed
 
 
 @pytest.mark.parametrize(
@@ -243,22 +187,12 @@ def test_next_token_agreement_equals_transformers_logits(llama):
     mask[21:51] = 1  # rows 20..49 count: 10 of them are right
     by_chance = int((choice[30:50] == text[31:51]).sum())
     source = TensorSource(folder)
-    sample = sample_of(text, found[4], found["final"], mask=mask)
-    table = next_token_test(sample, source.lm_head, source.norm, chunk=50).set_index(["slot", "variant"])
-    assert (table.tokens == 30).all()
-    assert table.right[(0, "after norm")] == 10 + by_chance
-    assert table.right[(1, "as is")] == 10 + by_chance
-    assert table.masked.all()
-    unknown = next_token_test(sample_of(text, found["final"]), source.lm_head)
-    assert unknown.tokens.tolist() == [len(ids) - 1]
-    assert not unknown.masked.any()
-    assert next_token_test(sample, source.lm_head, max_tokens=7).tokens.tolist() == [7, 7]
-
-
-def test_next_token_without_trained_tokens(llama):
-    folder, ids, found = llama
-    table = next_token_test(sample_of(ids, found["final"], mask=torch.zeros_like(ids)), TensorSource(folder).lm_head)
-    assert (table.tokens.item(), table.right.item()) == (0, 0)
+    states, head = found["final"], source.lm_head
+    assert next_token_test(Sample("a", text, (), mask, ()), states, head) == (10 + by_chance, 30)
+    assert next_token_test(Sample("a", text, (), None, ()), states, head)[1] == len(ids) - 1
+    assert next_token_test(Sample("a", text, (), torch.zeros_like(mask), ()), states, head) == (0, 0)
+    long = Sample("a", text.repeat(20), (), None, ())
+    assert next_token_test(long, states.repeat(20, 1), head)[1] == 256
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -273,13 +207,9 @@ def test_streamed_argmax_and_logsumexp(dtype, chunk):
     assert torch.allclose(logsumexp.double(), logits.logsumexp(-1), atol=1e-5)
 
 
-def test_scale_softcap_ties_and_nan():
+def test_ties_and_nan():
     torch.manual_seed(0)
     states, head = torch.randn(9, 8), torch.randn(50, 8)
-    logits = 5 * torch.tanh(2 * (states @ head.T) / 5)
-    argmax, logsumexp = target_argmax(states, head, 16, scale=2.0, softcap=5.0)
-    assert torch.equal(argmax, logits.argmax(-1))
-    assert torch.allclose(logsumexp, logits.logsumexp(-1), atol=1e-5)
     tied = torch.ones(6, 8)
     assert target_argmax(states.abs(), tied, 2)[0].tolist() == [0] * 9
     states[4, 2] = torch.nan

@@ -57,7 +57,7 @@ def identify(samples: Iterable[Any], source: Any, *, rows: int = 256, seed: int 
         compared = against_forward(samples, source.visit, names, rows, seed, getattr(source, "vocab_size", None))
     judged = _judge_all(samples, names, compared, rule.loosened(compared.dim))
     if isinstance(source, TensorSource):
-        find_normed(samples, judged, source)
+        find_normed(samples, names, judged, source)
     num_layers = getattr(source, "num_layers", None)
     verdicts = [over_samples(s, [line[s] for line in judged], rule, num_layers) for s in range(len(names))]
     return _assemble(samples, names, compared, judged, verdicts, source, num_layers)

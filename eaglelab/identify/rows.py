@@ -53,7 +53,7 @@ def leading_padding(sample: Any) -> int:
     slots = [slot for slot in sample.slots if slot.ndim == 2]
     if run < 2 or not slots:
         return 0
-    zero = torch.stack([(_float(slot, torch.arange(min(run, len(slot)))) == 0).all(dim=-1).sum() for slot in slots])
+    zero = torch.stack([(float_rows(slot, torch.arange(min(run, len(slot)))) == 0).all(dim=-1).sum() for slot in slots])
     count = int(zero.min())
     return count if 2 <= count < len(ids) else 0
 
@@ -75,7 +75,7 @@ def choose_positions(token_ids: Tensor, limit: int, rows: int, seed: int) -> Ten
     return candidates[torch.randperm(len(candidates), generator=generator)[:rows]].sort().values
 
 
-def _float(slot: Tensor, places: Tensor) -> Tensor:
+def float_rows(slot: Tensor, places: Tensor) -> Tensor:
     """Rows of a slot in float32. One-byte floats have no indexing everywhere, so they are taken as bytes first."""
     if slot.element_size() == 1 and slot.dtype.is_floating_point:
         return slot.view(torch.uint8)[places].view(slot.dtype).float()
@@ -95,7 +95,7 @@ def read_rows(
     for s, slot in enumerate(slots):
         if slot is not None and slot.ndim == 2 and slot.shape[-1] == width:
             there[s] = positions + start < len(slot)
-            full[s, there[s]] = _float(slot, positions[there[s]] + start)
+            full[s, there[s]] = float_rows(slot, positions[there[s]] + start)
     bad = ~full.isfinite().all(dim=-1) & there  # [S, R]
     zero = (full == 0).all(dim=-1)
     full[bad | zero] = float("nan")

@@ -8,7 +8,7 @@ from eaglelab.target.errors import CheckpointError, ForwardError
 from eaglelab.target.forward import ForwardSource, visit_boundaries
 from eaglelab.target.head import target_argmax
 from eaglelab.target.norms import FinalNorm, final_norm
-from eaglelab.target.tensors import TensorSource, embedding_rows, embedding_test, next_token_test, normed_test
+from eaglelab.target.tensors import TensorSource
 
 __all__ = [
     "Checkpoint",
@@ -17,11 +17,7 @@ __all__ = [
     "ForwardError",
     "ForwardSource",
     "TensorSource",
-    "embedding_rows",
-    "embedding_test",
     "final_norm",
-    "next_token_test",
-    "normed_test",
     "open_checkpoint",
     "target_argmax",
     "visit_boundaries",

@@ -12,21 +12,12 @@ BLOCK_ROWS = 1024
 
 
 @torch.no_grad()
-def target_argmax(
-    states: Tensor,
-    lm_head: Tensor | Any,
-    chunk: int = 4096,
-    *,
-    scale: float = 1.0,
-    softcap: float | None = None,
-    compute_dtype: torch.dtype = torch.float32,
-) -> tuple[Tensor, Tensor]:
-    """argmax and logsumexp over the vocabulary of `states @ lm_head.T`, without ever holding the [T, V] logits.
+def target_argmax(states: Tensor, lm_head: Tensor | Any, chunk: int = 4096) -> tuple[Tensor, Tensor]:
+    """argmax and logsumexp over the vocabulary of `states @ lm_head.T` in float32, without ever holding the [T, V] logits.
 
     states: [T, H], any float dtype and device. lm_head: [V, H], a tensor or anything with `.shape` that gives rows for `[a:b]`
     (`Checkpoint.lazy`), on any device: it goes to the states' device `chunk` rows at a time, and each row is read once.
-    `scale` and `softcap` are a model's own (logits x scale, then c * tanh(logits / c)); they do not move the argmax.
-    `compute_dtype` is that of the product; the sums are float32 always. The lowest index wins a tie.
+    The lowest index wins a tie.
     Returns (argmax [T] int64, logsumexp [T] float32), both on the states' device; rows with a NaN give -1 and NaN.
     """
     if states.dim() != 2 or len(lm_head.shape) != 2 or states.shape[1] != lm_head.shape[1]:
@@ -36,20 +27,13 @@ def target_argmax(
     argmax = torch.full((rows,), -1, dtype=torch.int64, device=device)  # [T]
     logsumexp = torch.full((rows,), -torch.inf, device=device)  # [T]
     for first in range(0, lm_head.shape[0], chunk):
-        weights = lm_head[first : first + chunk].to(device, compute_dtype)  # [C, H]
+        weights = lm_head[first : first + chunk].to(device, torch.float32)  # [C, H]
         for start in range(0, rows, BLOCK_ROWS):
             block = slice(start, start + BLOCK_ROWS)
-            logits = (states[block].to(compute_dtype) @ weights.T).float()  # [B, C]
-            logits = _shape_logits(logits, scale, softcap)
+            logits = states[block].float() @ weights.T  # [B, C]
             top, where = logits.max(dim=-1)
             better = top > best[block]
             argmax[block] = torch.where(better, where + first, argmax[block])
             best[block] = torch.where(better, top, best[block])
             logsumexp[block] = torch.logaddexp(logsumexp[block], logits.logsumexp(dim=-1))
     return torch.where(logsumexp.isnan(), -1, argmax), logsumexp
-
-
-def _shape_logits(logits: Tensor, scale: float, softcap: float | None) -> Tensor:
-    if scale != 1.0:
-        logits = logits * scale
-    return softcap * torch.tanh(logits / softcap) if softcap else logits

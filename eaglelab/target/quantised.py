@@ -75,10 +75,8 @@ def _logical(name: str, stored: set[str]) -> str:
 
 
 def is_quantised(carrier: str, dtype: torch.dtype) -> bool:
-    """True when the stored tensor is not the logical one. Maps and masks (int64, bool) are what they say."""
-    if dtype in (torch.int64, torch.bool):
-        return False
-    return dtype not in FLOATS or carrier.endswith((".weight_packed", "_blocks", ".qweight"))
+    """True when the stored tensor is not the logical one. Maps and masks (wider integers, bool) are what they say."""
+    return dtype in (*SCALED, torch.uint8) or carrier.endswith((".weight_packed", "_blocks", ".qweight"))
 
 
 def dequantise(logical: str, carrier: str, read: Callable[[str], Tensor], has: Callable[[str], bool], out: torch.dtype) -> Tensor:
@@ -88,14 +86,14 @@ def dequantise(logical: str, carrier: str, read: Callable[[str], Tensor], has: C
     if carrier.endswith("_blocks"):
         return mxfp4(read(carrier), read(logical + "_scales"), out)
     if carrier.endswith(".qweight"):
-        raise _unreadable(logical, "GPTQ or AWQ integers (qweight, qzeros, scales)", "take the unquantised checkpoint")
+        raise _unreadable(logical, "GPTQ or AWQ integers (qweight, qzeros, scales)")
     stored = read(carrier)
     if has(logical + ".absmax") or has(logical.removesuffix("weight") + "SCB"):
-        raise _unreadable(logical, "bitsandbytes", "take the unquantised checkpoint")
+        raise _unreadable(logical, "bitsandbytes")
     if has(logical + "_scale_2"):
-        raise _unreadable(logical, "NVFP4 (two levels of scales)", "take the unquantised checkpoint")
+        raise _unreadable(logical, "NVFP4 (two levels of scales)")
     if stored.dtype not in SCALED:
-        raise _unreadable(logical, f"{stored.dtype} without a layout that is known here", "take the unquantised checkpoint")
+        raise _unreadable(logical, f"{stored.dtype} without a layout that is known here")
     for ending in ("_scale_inv", "_scale"):
         if has(logical + ending):
             return scaled(stored, read(logical + ending), logical).to(out)
@@ -105,7 +103,7 @@ def dequantise(logical: str, carrier: str, read: Callable[[str], Tensor], has: C
 def scaled(stored: Tensor, scale: Tensor, name: str = "weight") -> Tensor:
     """stored x scale in float32; `scale` is a scalar, one per row, or one per block of the last two dimensions."""
     if scale.dtype not in FLOATS:
-        raise _unreadable(name, f"{stored.dtype} with scales in {scale.dtype}", "take the unquantised checkpoint")
+        raise _unreadable(name, f"{stored.dtype} with scales in {scale.dtype}")
     values, scale = stored.float(), scale.float()
     if scale.numel() == 1:
         return values.mul_(scale.reshape(()))
@@ -131,18 +129,18 @@ def _spread(scale: Tensor, shape: torch.Size, name: str) -> Tensor:
 def _packed_int(logical: str, carrier: str, read: Callable[[str], Tensor], has: Callable[[str], bool]) -> Tensor:
     packed = read(carrier)  # [out, in * bits / 32] int32
     if packed.dtype != torch.int32 or packed.dim() != 2:
-        raise _unreadable(logical, f"packed as {packed.dtype}, expected int32 in two dimensions", "take the unquantised checkpoint")
+        raise _unreadable(logical, f"packed as {packed.dtype}, expected int32 in two dimensions")
     for ending, what in (("_zero_point", "zero points (asymmetric)"), ("_g_idx", "an activation order")):
         if has(logical + ending):
-            raise _unreadable(logical, f"packed integers with {what}", "take the unquantised checkpoint")
+            raise _unreadable(logical, f"packed integers with {what}")
     for ending in ("_shape", "_scale"):
         if not has(logical + ending):
             raise _unreadable(logical, f"packed integers, and {logical}{ending} is missing", "get the shard that holds it")
     rows, columns = (int(n) for n in read(logical + "_shape"))
     per_word = columns // packed.shape[1] if packed.shape[1] else 0
     if per_word not in (4, 8) or packed.shape != (rows, columns // per_word):
-        raise _unreadable(logical, f"packed {tuple(packed.shape)} for a weight of {rows} x {columns}", "take the unquantised checkpoint")
-    return scaled(unpack_integers(packed, 32 // per_word), _by_group(read(logical + "_scale"), columns), logical)
+        raise _unreadable(logical, f"packed {tuple(packed.shape)} for a weight of {rows} x {columns}")
+    return scaled(unpack_integers(packed, 32 // per_word), read(logical + "_scale"), logical)
 
 
 def unpack_integers(packed: Tensor, bits: int) -> Tensor:
@@ -175,12 +173,5 @@ def logical_shape(carrier: str, stored: tuple[int, ...], read_shape: Callable[[]
     return stored
 
 
-def _by_group(scale: Tensor, columns: int) -> Tensor:
-    """[R, G] to [R, columns] where the groups are not of a power of two; else as it is."""
-    if scale.dim() == 2 and scale.shape[1] > 1 and columns % scale.shape[1] == 0:
-        return scale.repeat_interleave(columns // scale.shape[1], 1)
-    return scale
-
-
-def _unreadable(name: str, what: str, then: str) -> CheckpointError:
+def _unreadable(name: str, what: str, then: str = "take the unquantised checkpoint") -> CheckpointError:
     return CheckpointError(f"{name} is stored quantised as {what}, which cannot be read here: {then}")
