@@ -46,6 +46,8 @@ example: setup target $(LIVE)/vllm/.ready
 	$(BIN)/python data/example/recipe/states.py --target data/example/target --answers $(LIVE)/example/answers.jsonl --out $(LIVE)/example/dump
 	$(BIN)/python data/example/recipe/train.py --target data/example/target --dump $(LIVE)/example/dump --out $(LIVE)/example/drafter
 	$(BIN)/python data/example/recipe/ship.py --target data/example/target --dump $(LIVE)/example/dump --drafter $(LIVE)/example/drafter --out data/example
+	$(BIN)/python data/example/recipe/serve.py --configs --drafter data/example/drafter --target data/example/target --work $(LIVE)/example/served
+	$(LIVE)/vllm/bin/python data/example/recipe/serve.py --dump data/example/dump --target data/example/target --work $(LIVE)/example/served --out data/example/served.json
 
 # The engine that writes the answers lives in an environment of its own; its torchvision is a CUDA build that does not load beside a CPU torch.
 $(LIVE)/vllm/.ready:

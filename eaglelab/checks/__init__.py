@@ -40,6 +40,7 @@ CHECKS: tuple[Check, ...] = (
     Check("replay.engine", "What does the engine's wiring cost?", "replay", replay.engine_feed),
     Check("replay.choices", "Does another choice of the trainer fit better?", "replay", replay.choices),
     Check("replay.slots", "Which slots does the drafter use?", "replay", replay.slots),
+    Check("replay.sampling", "What does it reach when the server samples?", "replay", replay.sampling),
     Check("replay.expected", "What accept length should it reach?", "replay", replay.expected),
 )
 

@@ -306,6 +306,27 @@ def expected(inv: Investigation) -> Iterator[Finding]:
     )
 
 
+def sampling(inv: Investigation) -> Iterator[Finding]:
+    """Acceptance when the server samples instead of taking the likeliest token."""
+    _ready(inv)
+    if inv.head is None:
+        raise NotGiven("the target's lm_head", "`[target] path` names the target's checkpoint: its probabilities come from the last state")
+    own = inv.replay_of([inv.feeds.dump], probabilities=True)[0]
+    first, greedy = own.sampling[0], own.counts.marginal(0)
+    if greedy is None:
+        yield Finding("replay.sampling", "No trained token to judge sampling by", Status.CANNOT_TELL, next="Read more samples.")
+        return
+    yield Finding(
+        id="replay.sampling",
+        title=f"At temperature 1 step-0 acceptance is {first['p_drafted']:.1%} with greedy drafts, {first['overlap']:.1%} with rejection sampling",
+        status=Status.PASS,
+        claim=f"Greedy acceptance at step 0 is {greedy:.1%}; a server that samples accepts by probability.",
+        evidence=f"Mean over {first['n']:,} tokens in {inv.sampled}: the target's probability of the drafted token (SGLang's target-only rule), and "
+        "the sum over tokens of min(target, drafter) (rejection sampling). Temperature 1, no top-p or top-k.",
+        numbers={"steps": own.sampling, "greedy": greedy},
+    )
+
+
 def _listed(names: list[str], most: int = 4) -> str:
     shown = "; ".join(n.removeprefix("feed ") for n in names[:most])
     return shown if len(names) <= most else f"{shown}; and {len(names) - most} more"

@@ -93,6 +93,23 @@ class Replay:
         return sum((Walk(len(o.walk), sum(o.walk)) for o in self.outcomes), Walk(0, 0))
 
     @property
+    def sampling(self) -> list[dict[str, float | int | None]]:
+        """Per step, over the counted rows: n, the target's mean probability of the drafted token (greedy drafts under sampling at
+        temperature 1: SGLang), and the mean overlap of both distributions (rejection sampling). Empty without probabilities."""
+        if any(o.p_drafted is None for o in self.outcomes):
+            return []
+        rows = []
+        for k in range(self.steps):
+            counted = [o.counted[k] for o in self.outcomes]
+            n = int(sum(c.sum() for c in counted))
+            p, both = (
+                sum(float(table[k][c].sum()) for table, c in zip(tables, counted, strict=True))
+                for tables in ([o.p_drafted for o in self.outcomes], [o.overlap for o in self.outcomes])
+            )
+            rows.append({"step": k, "n": n, "p_drafted": p / n if n else None, "overlap": both / n if n else None})
+        return rows
+
+    @property
     def accepted(self) -> list[int]:
         """Drafted tokens accepted in each verify step of the walk."""
         return [n for o in self.outcomes for n in o.walk or ()]
@@ -113,6 +130,7 @@ class Replay:
             "text_agreement": self.text_agreement,
             "fused_share": list(self.shares),
             "walk": walk.to_json() if walk else None,
+            "sampling": self.sampling,
             **self.counts.to_json(),
         }
 
