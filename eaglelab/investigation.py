@@ -15,6 +15,7 @@ from eaglelab.case import Case, open_case
 from eaglelab.claims import claimed_capture_ids, claimed_wiring
 from eaglelab.engines.conventions import Engine, parse_engine
 from eaglelab.engines.launch import Launch, parse_launch
+from eaglelab.engines.target_config import read_target_config
 from eaglelab.engines.wiring_report import EngineWiring, engine_wiring
 from eaglelab.wiring import Boundary, Wiring
 
@@ -115,11 +116,8 @@ class Investigation:
 
     @cached_property
     def target_config(self) -> dict[str, Any] | None:
-        """config.json of the target, from `[target] config` or its folder."""
-        from eaglelab.drafter.config import read_config
-
-        path = self.case.target.config or self.case.target.path
-        return None if path is None else read_config(path)
+        """config.json of the target, from `[target] config` or its folder. Raises TargetConfigError where both contradict each other."""
+        return read_target_config(self.case.target.config, self.case.target.path)
 
     @cached_property
     def engine_wiring(self) -> EngineWiring | None:
@@ -430,7 +428,7 @@ class Investigation:
             return self.samples
         added: list[list[Any]] = [[] for _ in self.samples]
 
-        def keep(boundary: Boundary, states: Sequence[Any], branches: Any = None) -> None:
+        def keep(boundary: Boundary, states: Sequence[Any]) -> None:
             if boundary in extra:
                 for mine, state in zip(added, states, strict=True):
                     mine.append((extra.index(boundary), state.cpu().clone()))
@@ -526,8 +524,8 @@ class EmbeddingSource:
     def __init__(self, rows: EmbeddingRows) -> None:
         self.rows, self.hidden_size, self.path = rows, rows.width, rows.source
 
-    def visit(self, token_ids, visit, branches: bool = False) -> None:
-        visit(0, [self.rows(ids) for ids in token_ids], None)
+    def visit(self, token_ids, visit) -> None:
+        visit(0, [self.rows(ids) for ids in token_ids])
 
 
 def weight_bytes(folder) -> int:

@@ -45,7 +45,7 @@ class TinyTarget:
         per_text = [self.states(ids) for ids in token_ids]
         last = self.num_layers if self.up_to is None else self.up_to
         for b in [*range(last + 1), *([FINAL] if self.up_to is None else [])]:
-            visit(b, [states[b] for states in per_text], None)
+            visit(b, [states[b] for states in per_text])
 
 
 def random_texts(count=3, length=48, vocab_size=200, seed=0, prefix=0):

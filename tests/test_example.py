@@ -23,7 +23,7 @@ def float32_sample(request: dict, number: int) -> Sample:
     """The engine's own text, with the target's float32 states at boundaries 3, 16, 28 and final."""
     ids = torch.tensor(request["prompt_token_ids"] + request["token_ids"])
     kept = {}
-    visit_boundaries(EXAMPLE / "target", [ids], lambda b, states, _: kept.update({b: states[0].clone()}), dtype="float32")
+    visit_boundaries(EXAMPLE / "target", [ids], lambda b, states: kept.update({b: states[0].clone()}), dtype="float32")
     mask = (torch.arange(len(ids)) >= len(request["prompt_token_ids"])).long()
     return Sample(f"request {number}", ids, tuple(kept[b] for b in (3, 16, 28, FINAL)), mask, ("3", "16", "28", "final"))
 

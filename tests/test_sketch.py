@@ -88,7 +88,7 @@ def test_branch_is_the_difference_of_two_boundaries(target, file):
 def test_massive_tokens_fit_into_float16(target, tmp_path):
     class Massive(TinyTarget):
         def visit(self, token_ids, visit):
-            super().visit(token_ids, lambda b, states, branches: visit(b, [x * 1e6 for x in states], branches))
+            super().visit(token_ids, lambda b, states: visit(b, [x * 1e6 for x in states]))
 
     loaded = load_sketch(make_sketch(Massive(), random_texts(1)).save(tmp_path / "s"))
     assert loaded.texts[0].states.isfinite().all()
@@ -173,7 +173,7 @@ def test_sketch_that_stops_early(tmp_path):
 def test_one_row_and_bfloat16_target(target):
     class Half(TinyTarget):
         def visit(self, token_ids, visit):
-            super().visit(token_ids, lambda b, states, branches: visit(b, [x.bfloat16() for x in states], branches))
+            super().visit(token_ids, lambda b, states: visit(b, [x.bfloat16() for x in states]))
 
     sketch = make_sketch(Half(), [torch.tensor([5])])
     assert sketch.dtype == "bfloat16"
@@ -190,7 +190,7 @@ def test_size_of_a_61_layer_sketch_is_a_few_mb(tmp_path):
 
         def visit(self, token_ids, visit):
             for b in [*range(62), FINAL]:
-                visit(b, [torch.ones(len(ids), 7168, dtype=torch.bfloat16) for ids in token_ids], None)
+                visit(b, [torch.ones(len(ids), 7168, dtype=torch.bfloat16) for ids in token_ids])
 
     path = make_sketch(Wide(), random_texts(1, length=64, vocab_size=10**5)).save(tmp_path / "s")
     assert path.stat().st_size < 1.75e6
@@ -276,7 +276,7 @@ def test_width_of_another_target_is_a_reason(target):
 def test_nan_in_a_sketch_names_nothing(target):
     class Broken(TinyTarget):
         def visit(self, token_ids, visit):
-            super().visit(token_ids, lambda b, states, branches: visit(b, [x * float("nan") for x in states], branches))
+            super().visit(token_ids, lambda b, states: visit(b, [x * float("nan") for x in states]))
 
     found = identify(dump(target, random_texts(2), [2]), make_sketch(Broken(), random_texts(2)))
     assert found.wiring == Wiring.of([None])

@@ -16,7 +16,7 @@ from eaglelab.target.tensors import embedding_multiplier
 
 def boundaries_of(folder, ids, dtype="auto"):
     found = {}
-    visit_boundaries(folder, [ids], lambda b, states, *_: found.__setitem__(b, states[0].clone()), dtype=dtype)
+    visit_boundaries(folder, [ids], lambda b, states: found.__setitem__(b, states[0].clone()), dtype=dtype)
     return found
 
 

@@ -48,7 +48,7 @@ def against_forward(
         return out
     signs: list[Tensor] = []
 
-    def visit(boundary: Boundary, states: Sequence[Tensor], branches: Any = None) -> None:
+    def visit(boundary: Boundary, states: Sequence[Tensor]) -> None:
         if out.comparison is None:
             out.width = states[0].shape[-1]
             signs.append(projection(out.width, SEARCH_DIM, seed=0))

@@ -24,7 +24,7 @@ from eaglelab.target.trace import final_states, trace_calls
 from eaglelab.target.weights import WeightPlan
 from eaglelab.wiring import FINAL
 
-Visit = Callable[[int | str, list[Tensor], list[Tensor] | None], Any]
+Visit = Callable[[int | str, list[Tensor]], Any]
 FINAL_NORMS = tuple(name.split(".")[0] for name in NORMS)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -39,9 +39,9 @@ class ForwardSource:
         self.hidden_size: int = checkpoint.hidden_size
         self.vocab_size: int = checkpoint.vocab_size
 
-    def visit(self, token_ids: list[Tensor], visit: Visit, branches: bool = False) -> None:
+    def visit(self, token_ids: list[Tensor], visit: Visit) -> None:
         """`visit_boundaries` of this target."""
-        visit_boundaries(self.path, token_ids, visit, up_to=self.up_to, dtype=self.dtype, device=self.device, branches=branches)
+        visit_boundaries(self.path, token_ids, visit, up_to=self.up_to, dtype=self.dtype, device=self.device)
 
 
 @torch.no_grad()
@@ -53,18 +53,13 @@ def visit_boundaries(
     up_to: int | None = None,
     dtype: str | torch.dtype = "auto",
     device: str = "cpu",
-    memory_budget: int | None = None,
-    branches: bool = False,
 ) -> None:
-    """Run the target over all samples and call `visit(boundary, states, branches)` at each boundary, in order 0, 1, …, N, `FINAL`.
+    """Run the target over all samples and call `visit(boundary, states)` at each boundary, in order 0, 1, …, N, `FINAL`.
 
     path: a checkpoint folder. token_ids: one [T] integer tensor per sample. up_to: the last boundary wanted (its layers alone are
-    read), None for all and `FINAL`. dtype: "auto" is the checkpoint's own; else float32, bfloat16 or float16. device: "auto" is CUDA
-    where there is one.
+    read), None for all and `FINAL`. dtype: "auto" is the checkpoint's own; else float32, bfloat16 or float16.
     states: one [T, H] per sample, on `device` in that dtype, not to be changed. Boundary 0 is what enters layer 0.
-    branches: with `branches=True` one [T, H] float32 per sample at boundaries 1..N, the layer's output without the residual, as
-    the difference of two states; else None.
-    memory_budget: bytes for weights, states and a layer's working memory; ForwardError with the numbers when they do not fit.
+    In memory are the states twice, one layer (its experts fused one by one), and the embedding rows of these tokens.
 
     Raises CheckpointError (files; missing or unreadable tensors) and ForwardError (settings, token ids, an architecture that
     transformers does not have or that carries more than one residual stream from layer to layer).
@@ -73,22 +68,17 @@ def visit_boundaries(
     samples = checked_tokens(token_ids, target.checkpoint)
     last = target.last_boundary(up_to)
     target.check_weights(last, to_end=up_to is None)
-    target.check_budget(last, samples, memory_budget, branches)
     target.load_rest(samples, to_end=up_to is None)
 
-    traces = []
-    for ids in samples:
-        traces.append(trace_calls(target.skeleton, ids.to(target.device), last, traces[0].form if traces else None))
+    traces = [trace_calls(target.skeleton, ids.to(target.device), last) for ids in samples]
     states = [trace.embedded for trace in traces]  # per sample [T, H]
-    visit(0, states, None)
+    visit(0, states)
     for layer in range(last):
         with target.layer(layer) as module:
-            after = [trace.calls[layer](module, h) for trace, h in zip(traces, states, strict=True)]  # per sample [T, H]
-        own = [a.float() - h.float() for a, h in zip(after, states, strict=True)] if branches else None  # per sample [T, H]
-        visit(layer + 1, after, own)
-        states = after
+            states = [trace.calls[layer](module, h) for trace, h in zip(traces, states, strict=True)]  # per sample [T, H]
+        visit(layer + 1, states)
     if up_to is None:
-        visit(FINAL, [final_states(target.skeleton, trace, h) for trace, h in zip(traces, states, strict=True)], None)
+        visit(FINAL, [final_states(target.skeleton, trace, h) for trace, h in zip(traces, states, strict=True)])
 
 
 class Target:
@@ -97,7 +87,7 @@ class Target:
     def __init__(self, path: str | Path, dtype: str | torch.dtype, device: str):
         self.checkpoint: Checkpoint = open_checkpoint(path)
         self.dtype = chosen_dtype(dtype, self.checkpoint)
-        self.device = chosen_device(device)
+        self.device = torch.device(device)
         self.skeleton: Skeleton = build_skeleton(self.checkpoint, self.dtype)
         self.plan = WeightPlan(self.checkpoint, self.skeleton)
         self.layer_names = [self.plan.parameters(prefix) for prefix in self.skeleton.layer_prefixes]
@@ -124,24 +114,6 @@ class Target:
             raise CheckpointError(
                 f"{self.checkpoint.path.name}: {len(missing)} of {len(names)} tensors that boundary "
                 f"{FINAL if to_end else last} needs are missing: {shown}. Is config.json that of another model?"
-            )
-
-    def check_budget(self, last: int, samples: list[Tensor], budget: int | None, branches: bool) -> None:
-        """Raise ForwardError when weights, states and a layer's working memory pass the budget."""
-        if budget is None:
-            return
-        size, width = self.dtype.itemsize, self.checkpoint.hidden_size
-        tokens, longest = sum(len(s) for s in samples), max(len(s) for s in samples)
-        layer = max((self.plan.nbytes(n) + self.plan.largest_read(n) for n in self.layer_names[:last]), default=0)
-        rest = self.plan.nbytes(self.rest_names(True)) + len(torch.cat(samples).unique()) * width * size
-        states = tokens * width * (2 * size + (4 if branches else 0))
-        working = longest * size * (8 * width + 4 * int(self.checkpoint.text_config.get("intermediate_size") or 4 * width))
-        need = layer + rest + states + working
-        if need > budget:
-            raise ForwardError(
-                f"{self.checkpoint.path.name}: {_gb(need)} needed, memory_budget is {_gb(budget)}. The largest layer takes {_gb(layer)} "
-                f"in {self.dtype}, its working memory {_gb(working)}, the states of {len(samples)} samples ({tokens:,} tokens) "
-                f"{_gb(states)}, the rest {_gb(rest)}. Take fewer or shorter samples, a narrower dtype, or a machine with more memory"
             )
 
     def load_rest(self, samples: list[Tensor], to_end: bool) -> None:
@@ -183,14 +155,6 @@ class Target:
                 module._buffers[name] = buffer if buffer is None else buffer.to(self.device)
 
 
-def chosen_device(device: str) -> torch.device:
-    """The device to run on: CUDA where there is one, else the CPU, for "auto"."""
-    found = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise ForwardError(f"device {device!r} asked for, but torch {torch.__version__} sees no CUDA device: give cpu or auto")
-    return found
-
-
 def chosen_dtype(dtype: str | torch.dtype, checkpoint: Checkpoint) -> torch.dtype:
     """The dtype to run in: "auto" is the checkpoint's own."""
     if dtype == "auto":
@@ -217,7 +181,3 @@ def checked_tokens(token_ids: list[Tensor], checkpoint: Checkpoint) -> list[Tens
                 f"({len(outside)} of {len(ids)} are outside): these tokens are another tokenizer's, or this is another target"
             )
     return [ids.to(torch.int64) for ids in samples]
-
-
-def _gb(size: int) -> str:
-    return f"{size / 1e9:.3f} GB" if size >= 1e6 else f"{size:,} bytes"

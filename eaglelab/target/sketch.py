@@ -156,7 +156,7 @@ def make_sketch(
     kept: list[list[dict[str, Tensor]]] = [[] for _ in tokens]
     first: list[Tensor] = []
 
-    def visit(boundary: Boundary, states: Sequence[Tensor], branches: Any = None) -> None:
+    def visit(boundary: Boundary, states: Sequence[Tensor]) -> None:
         boundaries.append(boundary)
         signs = projection(states[0].shape[-1], dim, seed)
         for row, state in zip(kept, states, strict=True):

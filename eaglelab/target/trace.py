@@ -57,26 +57,23 @@ class Trace:
     calls: list[LayerCall] = field(default_factory=list)
     embedded: Tensor | None = None
     """What enters layer 0: [T, H]."""
-    form: int | None = None
-    """Index into FORMS; None while nothing has shown it (a target of one layer)."""
 
 
-def trace_calls(skeleton: Skeleton, token_ids: Tensor, last: int, form: int | None = None) -> Trace:
+def trace_calls(skeleton: Skeleton, token_ids: Tensor, last: int) -> Trace:
     """Run the loop for one sample [T] up to boundary `last` and note what layers 0..last-1 are given.
 
     Raises ForwardError for an architecture that is not a chain of layers over one residual stream.
     """
     reason = ""
-    for index in range(len(FORMS)) if form is None else (form,):
+    for form in FORMS:
         trace = Trace(token_ids)
         try:
-            _run_traced(skeleton, trace, last, FORMS[index])
+            _run_traced(skeleton, trace, last, form)
         except _Unlike as error:
             reason = str(error)
         except (TypeError, IndexError, AttributeError, ValueError, RuntimeError) as error:
             reason = reason or f"{type(error).__name__}: {error}"
         else:
-            trace.form = index if len(skeleton.layers) > 1 and last > 0 else None
             return trace
     name = type(skeleton.base).__name__
     raise ForwardError(f"{name} cannot be run one layer at a time: {reason}. Use a sketch made by a whole forward, or a live engine")
@@ -117,16 +114,15 @@ def _run_traced(skeleton: Skeleton, trace: Trace, last: int, form: Callable[[Ten
 def final_states(skeleton: Skeleton, trace: Trace, states: Tensor) -> Tensor:
     """What the loop makes of the last layer's output [T, H]: the states after the final norm, [T, H]."""
     state = states.unsqueeze(0)  # [1, T, H]
-    forms = range(len(FORMS)) if trace.form is None else (trace.form,)
     reason = ""
-    for index in forms:
-        with _stubs(skeleton, lambda i, args, kwargs, index=index: FORMS[index](state)):
+    for form in FORMS:
+        with _stubs(skeleton, lambda index, args, kwargs, form=form: form(state)):
             try:
                 out = skeleton.base(input_ids=trace.token_ids.unsqueeze(0), use_cache=False)[0]
             except (TypeError, IndexError, AttributeError, ValueError, RuntimeError) as error:
                 reason = f": {type(error).__name__}: {error}"
                 continue
-        if out.dim() == 3 and out.shape[:2] == state.shape[:2]:
+        if out.shape == state.shape:
             return out.squeeze(0)
     raise ForwardError(f"{type(skeleton.base).__name__} gives no states after its last layer{reason}")
 

@@ -85,21 +85,6 @@ class WeightPlan:
         """Those of `names` that nothing in the checkpoint makes."""
         return [name for name in names if name not in self.recipes]
 
-    def nbytes(self, names: list[str]) -> int:
-        """Bytes of these parameters in the dtype that they are loaded in."""
-        return sum(self.expected[n].numel() * self.dtype(n).itemsize for n in names)
-
-    def largest_read(self, names: list[str]) -> int:
-        """Upper bound of the bytes of one tensor while it is read and converted (float32 while a quantised one is multiplied)."""
-        return max((self._read_bytes(n) for n in names if n in self.recipes), default=0)
-
-    def _read_bytes(self, name: str) -> int:
-        recipe, values = self.recipes[name], self.expected[name].numel()
-        if recipe.converter is None:
-            return 4 * values
-        pieces = sum(len(s) for s in recipe.sources.values())
-        return 4 * values // pieces if _fuses_experts(recipe.converter) else 8 * values
-
     def dtype(self, name: str) -> torch.dtype:
         if any(pattern.search(name) for pattern in self._fp32):
             return torch.float32
