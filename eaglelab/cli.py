@@ -289,7 +289,7 @@ def cmd_wiring(args: argparse.Namespace) -> int:
         result |= {"corrected": new, "diff": diff}
         text += ["", diff]
         if args.write:
-            path, _ = write_corrected(args.config, wanted, target, args.engine)
+            path = write_corrected(args.config, new, fed.engine)
             result["written"] = str(path)
             text.append(f"written: {path}")
     elif args.write:

@@ -348,7 +348,7 @@ def test_a_launch_line_that_cannot_be_read(case, run):
     edit_case(case, 'name = "sglang"', 'name = "sglang"\nlaunch = "python -m sglang.launch_server --speculative-num-steps many"')
     code, data = run("check", case)
     assert code == 3
-    assert "num_steps on the launch line is 'many', expected an integer" in finding(data, "config")["title"]
+    assert "num_steps on the launch line is 'many', expected a positive integer" in finding(data, "config.launch")["title"]
     assert data["wiring"]["dump"] == SLOTS
 
 

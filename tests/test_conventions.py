@@ -11,7 +11,6 @@ from eaglelab.engines.conventions import (
     ConventionError,
     Engine,
     convention_for,
-    fed_by_version,
     parse_engine,
     table,
     versions_that_differ,
@@ -73,18 +72,10 @@ def test_frameworks_name_the_same_boundaries(num_layers):
 def test_old_speculators_dumps_are_one_layer_deeper(num_layers, deeper):
     old = convention_for("speculators==0.4.0")
     assert old.feed(None, num_layers).boundaries == deeper
-    assert old.dump_slots(None, num_layers).boundaries == (*deeper, num_layers)
     written = [2, num_layers // 2, num_layers - 3, num_layers - 1]
-    assert old.dump_slots(written, num_layers).boundaries == (*deeper, num_layers)
+    assert old.feed(written, num_layers).boundaries == (*deeper, num_layers)
     new = convention_for("speculators==0.7.0")
     assert new.feed([*SAME[num_layers], num_layers], num_layers).boundaries == (*SAME[num_layers], num_layers)
-
-
-def test_last_state_of_dumps():
-    for name in ("specforge", "angelslim", "modelopt", "hf"):
-        assert convention_for(name).dump_slots(None, 36).boundaries == (2, 18, 33, FINAL)
-    assert convention_for("modelopt-vllm").dump_slots(None, 36).boundaries == (2, 18, 33, 36)
-    assert convention_for("sglang==0.5.23", LLAMA).last_state is None
 
 
 def test_the_last_layer_is_reached_or_not():
@@ -117,7 +108,8 @@ def test_versions_that_differ():
     assert [str(d) for d in differ] == ["sglang 0.5.13 to 0.5.23: [2, 30, 58]"]
     assert versions_that_differ(Engine("sglang", "0.5.12"), DEEPSEEK, [1, 29, 57], 61) == []
     assert versions_that_differ(Engine("sglang", "0.5.23"), LLAMA, [2, 16, 29], 32) == []
-    assert [g.boundaries for g in fed_by_version(Engine("speculators"), None, [2, 16, 29], 32)] == [(3, 17, 30), (2, 16, 29)]
+    differ = versions_that_differ(Engine("speculators", "0.9.0"), None, [2, 16, 29], 32)
+    assert [str(d) for d in differ] == ["speculators 0.3.0 to 0.4.0: [3, 17, 30]"]
 
 
 def test_order_and_duplicates():
@@ -127,7 +119,6 @@ def test_order_and_duplicates():
     assert fed.notes == ("The ids [27, 2, 15] are not ascending: SGLang 0.5.23 concatenates in layer order whatever the order of the ids.",)
     fed = sglang.feed([2, 2, 15], 30)
     assert fed.boundaries == (3, 16, None)
-    assert not fed.complete
     assert fed.notes[0] == "The ids [2, 2, 15] name a layer twice: SGLang 0.5.23 captures it once."
     assert convention_for("hf").feed([27, 2, 2], 30).boundaries == (27, 2, 2)
 
@@ -213,7 +204,7 @@ def test_feeding_anything_gives_as_many_slots_as_ids(which, num_layers, ids):
     fed = convention_for(Engine(name, version), architecture).feed(ids, num_layers)
     assert len(fed.boundaries) == len(ids)
     assert all(b is None or b == FINAL or 0 <= b <= num_layers for b in fed.boundaries)
-    assert fed.complete or fed.notes
+    assert (fed.boundaries and None not in fed.boundaries) or fed.notes
 
 
 def test_assumptions_are_said():
@@ -231,7 +222,7 @@ def test_assumptions_are_said():
         "What SGLang 0.5.20 does with the embedding changed after 0.5.18 and not later than 0.5.23: the older way is assumed.",
     )
     late = convention_for("sglang==0.5.20", "Glm5NextForConditionalGeneration")
-    assert not late.supported
+    assert late.rule == "none"
     assert "assumed to be absent" in late.assumptions[0]
     assert convention_for("sglang==0.5.23", "GemmaForCausalLM").feed([1, 2], 18).boundaries == (None, None)
 
@@ -282,6 +273,13 @@ def test_parse_engine(text, engine):
 def test_parse_engine_refuses(text, message):
     with pytest.raises(ConventionError, match=message):
         parse_engine(text)
+
+
+def test_a_training_framework_is_none_that_serves():
+    assert parse_engine("SpecForge", "0.2.0", what="training framework") == Engine("specforge", "0.2.0")
+    for text, message in [("specforg", "did you mean 'specforge'"), ("sglang", r"Known: hf, eagle, specforge, angelslim, modelopt")]:
+        with pytest.raises(ConventionError, match=f"unknown training framework '{text}'.*{message}"):
+            parse_engine(text, what="training framework")
 
 
 def test_ids_must_be_integers():

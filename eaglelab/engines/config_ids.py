@@ -33,7 +33,11 @@ def config_ids(drafter_config: Mapping[str, Any], convention: Convention) -> Con
             continue
         ids, key = check_ids(value, f"{candidate} in the drafter's config"), candidate
         break
-    notes = [_ignored_note(k, v, key, convention) for k, v in ignored_ids(drafter_config, convention).items()]
+    looks_at, taken = " or ".join(convention.keys) or "no config key", "the ids there" if key else "its default"
+    notes = [
+        f"{ignored} = {value} is not read by {convention.engine.title}, which looks at {looks_at} and takes {taken}."
+        for ignored, value in ignored_ids(drafter_config, convention).items()
+    ]
     key_note = convention.family.get("key_note")
     if key_note and key == key_note["key"]:
         notes.append(key_note["text"])
@@ -68,10 +72,3 @@ def look_up(config: Mapping[str, Any], key: str) -> Any:
         if value is None:
             return None
     return value
-
-
-def _ignored_note(key: str, value: Any, read: str | None, convention: Convention) -> str:
-    engine = convention.engine.title
-    looks_at = " or ".join(convention.keys) or "no config key"
-    instead = "the ids there" if read else "its default"
-    return f"{key} = {value} is not read by {engine}, which looks at {looks_at} and takes {instead}."

@@ -42,6 +42,8 @@ RULES = {
     "none": "nothing is captured",
 }
 """The rules of the table in words."""
+USUAL_DEFAULT = ("2", "N//2", "N-3")
+"""Boundaries taken when no ids are given, where a row does not say otherwise."""
 
 
 @lru_cache(maxsize=1)
@@ -72,29 +74,27 @@ class Engine:
         return table()["families"][self.name]["kind"] == "engine"
 
 
-def parse_engine(text: str, version: str | None = None) -> Engine:
-    """`sglang==0.5.23`, `sglang 0.5.23`, `vllm` or a name with the version apart. Raises ConventionError for what is not known."""
+def parse_engine(text: str, version: str | None = None, what: str = "engine") -> Engine:
+    """`sglang==0.5.23`, `sglang 0.5.23`, `vllm` or a name with the version apart. Raises ConventionError for what is not known.
+
+    what: `engine` takes every name of the table, `training framework` only those that train.
+    """
     match = re.fullmatch(r"\s*([A-Za-z][\w-]*?)\s*(?:(?:==|@|\s)\s*v?(\S+))?\s*", str(text))
     if match is None:
-        raise ConventionError(f"got engine {text!r}, expected a name with or without a version, such as sglang==0.5.23")
+        raise ConventionError(f"got {what} {text!r}, expected a name with or without a version, such as sglang==0.5.23")
     name = ALIASES.get(match[1].lower(), match[1].lower())
-    known = table()["families"]
+    known = [n for n, family in table()["families"].items() if what == "engine" or family["kind"] == "framework"]
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
-        raise ConventionError(f"unknown engine {match[1]!r}{f', did you mean {near[0]!r}?' if near else '.'} Known: {', '.join(known)}")
+        raise ConventionError(f"unknown {what} {match[1]!r}{f', did you mean {near[0]!r}?' if near else '.'} Known: {', '.join(known)}")
     version = version or match[2]
-    if version is not None:
-        version = str(version).removeprefix("v")
-        parse_version(version)
-    return Engine(name, version)
-
-
-def parse_version(text: str) -> Version:
-    """PEP 440. Raises ConventionError."""
+    if version is None:
+        return Engine(name)
     try:
-        return Version(text)
+        Version(version)
     except InvalidVersion:
-        raise ConventionError(f"got version {text!r}, expected one such as 0.5.23") from None
+        raise ConventionError(f"got version {version!r}, expected one such as 0.5.23") from None
+    return Engine(name, version.removeprefix("v"))
 
 
 class Fed(NamedTuple):
@@ -104,14 +104,6 @@ class Fed(NamedTuple):
     """As many as ids were given; None, at the end, for each that is not captured or was given twice."""
     notes: tuple[str, ...] = ()
     """What happened on the way (reordered, collapsed, out of reach, default taken, a known bug), one plain sentence each."""
-
-    @property
-    def wiring(self) -> Wiring:
-        return Wiring(self.boundaries)
-
-    @property
-    def complete(self) -> bool:
-        return bool(self.boundaries) and None not in self.boundaries
 
 
 @dataclass(frozen=True)
@@ -133,45 +125,28 @@ class Convention:
     """`no_residual`: captured without the residual added, so that a slot is no boundary at all."""
     keys: tuple[str, ...] = ()
     """Config keys read for ids, dotted, first that is there wins."""
-    since: str | None = None
     note: str = ""
     read: str = ""
     """Where the row was read: file, line and version, or the wheel from which it was run."""
     assumptions: tuple[str, ...] = ()
     family: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
-    @property
-    def supported(self) -> bool:
-        return self.rule != "none"
-
-    @property
-    def last_state(self) -> str | None:
-        """What a dump of this framework holds in its last-state slot: `N`, `final`, or None for engines."""
-        return self.family.get("last_state")
-
-    def default_boundaries(self, num_layers: int) -> tuple[int, ...]:
-        """Boundaries taken when no ids are given."""
-        return tuple(_formula(text, num_layers) for text in self.default)
-
     def feed(self, ids: Sequence[int] | None, num_layers: int) -> Fed:
         """The boundaries fed for these ids, or for none given. Raises ConventionError for ids that are not integers or N below 1."""
         _check_layers(num_layers)
-        if not self.supported:
+        title = self.engine.title
+        if self.rule == "none":
             slots = len(ids) if ids is not None else 3
-            return Fed((None,) * slots, (self.note or f"{self.engine.title} captures nothing for {self.architecture}.",))
+            return Fed((None,) * slots, (self.note or f"{title} captures nothing for {self.architecture}.",))
         if ids is None:
-            return self._feed_default(num_layers)
+            numbers = [_formula(text, num_layers) for text in self.default]
+            fed = self._capture(numbers, num_layers, None)
+            taken = f"boundaries {numbers} for {num_layers} layers"
+            return Fed(fed.boundaries, (f"No ids given where {title} reads them: its default is taken, {taken}.", *fed.notes))
         ids = check_ids(ids)
         if not ids:
-            return Fed((), (f"The list of ids is empty: {self.engine.title} captures nothing.",))
+            return Fed((), (f"The list of ids is empty: {title} captures nothing.",))
         return self._capture(self._shift(ids, num_layers), num_layers, ids)
-
-    def dump_slots(self, ids: Sequence[int] | None, num_layers: int) -> Fed:
-        """All slots of a dump that this framework writes: the ids given (its own list), or the default with the last state behind."""
-        if ids is not None or self.last_state is None:
-            return self.feed(ids, num_layers)
-        fed = self.feed(None, num_layers)
-        return Fed((*fed.boundaries, num_layers if self.last_state == "N" else FINAL), fed.notes)
 
     def ids_for(self, boundaries: Iterable[Boundary], num_layers: int) -> list[int]:
         """Ids that make the engine feed these boundaries in this order. Raises CannotFeed with the reasons, ValueError for no boundary.
@@ -183,21 +158,15 @@ class Convention:
         _check_layers(num_layers)
         for boundary in wanted:
             check_boundary(boundary)
-        fitting = [ids for ids in self._candidates(wanted, num_layers) if self.feed(ids, num_layers).boundaries == wanted]
+        fitting = []
+        if wanted and None not in wanted:
+            numbers = [num_layers if b == FINAL else b for b in wanted]
+            candidates = (numbers, [b - 1 for b in numbers])
+            fitting = [ids for ids in candidates if self.feed(ids, num_layers).boundaries == wanted]
         if not fitting:
             raise CannotFeed(f"{self.engine.title} with {self.architecture or 'this target'}", wanted, self._obstacles(wanted, num_layers))
-        return max(fitting, key=lambda ids: self._agreeing_versions(ids, wanted, num_layers))
-
-    def _agreeing_versions(self, ids: list[int], wanted: tuple[Boundary, ...], num_layers: int) -> int:
-        return sum(fed == wanted for fed in _fed_by_read_version(self.engine.name, self.architecture, tuple(ids), num_layers).values())
-
-    def _candidates(self, wanted: tuple[Boundary, ...], num_layers: int) -> list[list[int]]:
-        if not wanted or any(b is None for b in wanted):
-            return []
-        numbers = [num_layers if b == FINAL else b for b in wanted]
-        if FINAL in wanted and self.last != "final":
-            return []
-        return [numbers, [b - 1 for b in numbers]]
+        by_version = [fed_by_version(self.engine.name, self.architecture, ids, num_layers).values() for ids in fitting]
+        return max(zip(fitting, by_version, strict=True), key=lambda pair: list(pair[1]).count(wanted))[0]
 
     def _shift(self, ids: list[int], num_layers: int) -> list[int]:
         """The rule alone: ids to boundary numbers, before anything is captured."""
@@ -212,44 +181,33 @@ class Convention:
         return [layer_id + add for layer_id in ids]
 
     def _capture(self, numbers: list[int], num_layers: int, ids: list[int] | None) -> Fed:
-        notes = []
-        order = list(numbers) if self.order == "as_given" else sorted(set(numbers))
+        """What is handed over of these boundary numbers, and what is to be said about it. ids: None for the default."""
+        title, order, fed, notes = self.engine.title, numbers, [], []
         if self.order == "ascending":
-            notes += self._order_notes(numbers, ids)
-        captured = [b for b in order if self._reachable(b, num_layers)]
+            order = sorted(set(numbers))
+            given = f"The boundaries {numbers}" if ids is None else f"The ids {ids}"
+            if len(order) < len(numbers):
+                notes.append(f"{given} name a layer twice: {title} captures it once.")
+            if numbers != sorted(numbers):
+                notes.append(f"{given} are not ascending: {title} concatenates in layer order whatever the order of the ids.")
         for b in order:
-            if b not in captured:
-                notes.append(self._unreachable_note(b, numbers, num_layers, ids))
-        fed = [FINAL if b == num_layers and self.last == "final" else b for b in captured]
+            if self._reachable(b, num_layers):
+                fed.append(FINAL if b == num_layers and self.last == "final" else b)
+                continue
+            name = f"boundary {b}" if ids is None else f"id {ids[numbers.index(b)]} (boundary {b})"
+            place = "the last layer's output" if b == num_layers else f"outside 0..{num_layers}"
+            notes.append(f"{name} is {place}: {self._says_when_missing(b, num_layers)}")
         missing = len(numbers) - len(fed)
-        if missing and captured:
+        if missing and fed:
             notes.append(f"The drafter's fc expects {len(numbers)} slots and would be given {len(fed)}: the engine fails on the width.")
-        return Fed((*fed, *[None] * missing), tuple(notes + self._value_notes(fed, num_layers)))
-
-    def _feed_default(self, num_layers: int) -> Fed:
-        numbers = list(self.default_boundaries(num_layers))
-        fed = self._capture(numbers, num_layers, None)
-        taken = f"boundaries {numbers} for {num_layers} layers"
-        note = f"No ids given where {self.engine.title} reads them: its default is taken, {taken}."
-        return Fed(fed.boundaries, (note, *fed.notes))
+        if 0 in fed and self.embedding == "raises":
+            notes.append(f"The embedding (boundary 0) adds a residual that is still None in {title}: unpatched, it raises.")
+        if FINAL in fed:
+            notes.append(f"In {title} the last entry is the state after the final norm, not boundary {num_layers}.")
+        return Fed((*fed, *[None] * missing), (*notes, self.note) if self.note else tuple(notes))
 
     def _reachable(self, number: int, num_layers: int) -> bool:
         return 0 <= number < num_layers or (number == num_layers and self.last in ("captured", "final"))
-
-    def _order_notes(self, numbers: list[int], ids: list[int] | None) -> list[str]:
-        given, title = _ids_text(ids, numbers), self.engine.title
-        notes = []
-        if len(set(numbers)) < len(numbers):
-            notes.append(f"{given} name a layer twice: {title} captures it once.")
-        if numbers != sorted(numbers):
-            notes.append(f"{given} are not ascending: {title} concatenates in layer order whatever the order of the ids.")
-        return notes
-
-    def _unreachable_note(self, number: int, numbers: list[int], num_layers: int, ids: list[int] | None) -> str:
-        name = f"id {ids[numbers.index(number)]} (boundary {number})" if ids is not None else f"boundary {number}"
-        if number != num_layers:
-            return f"{name} is outside 0..{num_layers}: {self._says_when_missing(number, num_layers)}"
-        return f"{name} is the last layer's output: {self._says_when_missing(number, num_layers)}"
 
     def _says_when_missing(self, number: int, num_layers: int) -> str:
         title = self.engine.title
@@ -259,17 +217,9 @@ class Convention:
             return f"{title} stops with 'captured X of Y aux hidden states'."
         return f"{title} never captures it and does not say so."
 
-    def _value_notes(self, fed: list[Boundary], num_layers: int) -> list[str]:
-        notes = []
-        if 0 in fed and self.embedding == "raises":
-            notes.append(f"The embedding (boundary 0) adds a residual that is still None in {self.engine.title}: unpatched, it raises.")
-        if FINAL in fed:
-            notes.append(f"In {self.engine.title} the last entry is the state after the final norm, not boundary {num_layers}.")
-        return [*notes, self.note] if self.note else notes
-
     def _obstacles(self, wanted: tuple[Boundary, ...], num_layers: int) -> list[str]:
         """Why no ids do it, one sentence each."""
-        if not self.supported:
+        if self.rule == "none":
             return [self.note or "It captures nothing for this target."]
         if not wanted:
             return ["No boundaries are wanted."]
@@ -311,12 +261,12 @@ def convention_for(engine: Engine | str, architecture: str | None = None) -> Con
             who = f"{architecture} is not in the table" if architecture else "the target's architecture is not given"
             assumptions.append(f"{who[0].upper() + who[1:]}: the usual rule of {engine.title} is assumed.")
     row, version_notes = _row_at(listed, engine, architecture)
-    known = {k: v for k, v in row.items() if k not in ("family", "architectures", "after", "default")}
+    known = {k: v for k, v in row.items() if k not in ("family", "architectures", "since", "after", "default")}
     family = table()["families"][engine.name]
     return Convention(
         engine=engine,
         architecture=architecture,
-        default=tuple(row["default"]),
+        default=tuple(row.get("default", USUAL_DEFAULT)),
         keys=tuple(family["keys"]),
         assumptions=(*assumptions, *version_notes),
         family=family,
@@ -348,7 +298,7 @@ def _row_at(rows: list[dict[str, Any]], engine: Engine, architecture: str | None
         return rows[0], notes
     first = rows[0]["since"]
     note = f"{engine.title} has no capture for {architecture}: it was first seen in {first}, and the start-up fails before."
-    return {"rule": "none", "default": [], "note": note, "read": rows[0]["read"]}, notes
+    return {"rule": "none", "note": note, "read": rows[0]["read"]}, notes
 
 
 def _between_note(rows: list[dict[str, Any]], row: dict[str, Any], engine: Engine) -> str:
@@ -362,23 +312,22 @@ def _between_note(rows: list[dict[str, Any]], row: dict[str, Any], engine: Engin
     return f"What {engine.title} does with {' and '.join(changed)} changed {span}: the older way is assumed."
 
 
-def fed_by_version(engine: Engine, architecture: str | None, ids: Sequence[int] | None, num_layers: int) -> list[VersionFed]:
-    """What every version that was read feeds for these ids, neighbours with the same answer in one entry, oldest first."""
-    groups: list[VersionFed] = []
-    fed = _fed_by_read_version(engine.name, architecture, None if ids is None else tuple(ids), num_layers)
-    for version, boundaries in fed.items():
-        if groups and groups[-1].boundaries == boundaries:
-            groups[-1] = groups[-1]._replace(last=version)
-        else:
-            groups.append(VersionFed(engine.name, version, version, boundaries))
-    return groups
+def fed_by_version(name: str, architecture: str | None, ids: Sequence[int] | None, num_layers: int) -> dict[str, tuple[Boundary, ...]]:
+    """What every version of an engine that was read feeds for these ids, oldest first."""
+    versions = table()["families"][name].get("read_versions", [])
+    return {v: convention_for(Engine(name, v), architecture).feed(ids, num_layers).boundaries for v in versions}
 
 
 def versions_that_differ(engine: Engine, architecture: str | None, ids: Sequence[int] | None, num_layers: int) -> list[VersionFed]:
     """Ranges of versions in which the same ids mean other boundaries than in this engine's. Those that capture nothing are left out."""
+    groups: list[VersionFed] = []
+    for version, boundaries in fed_by_version(engine.name, architecture, ids, num_layers).items():
+        if groups and groups[-1].boundaries == boundaries:
+            groups[-1] = groups[-1]._replace(last=version)
+        else:
+            groups.append(VersionFed(engine.name, version, version, boundaries))
     here = convention_for(engine, architecture).feed(ids, num_layers).boundaries
-    others = fed_by_version(engine, architecture, ids, num_layers)
-    return [group for group in others if group.boundaries != here and any(b is not None for b in group.boundaries)]
+    return [group for group in groups if group.boundaries != here and any(b is not None for b in group.boundaries)]
 
 
 class VersionFed(NamedTuple):
@@ -395,14 +344,6 @@ class VersionFed(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.name} {self.versions}: {Wiring(self.boundaries)}"
-
-
-@lru_cache(maxsize=256)
-def _fed_by_read_version(
-    name: str, architecture: str | None, ids: tuple[int, ...] | None, num_layers: int
-) -> dict[str, tuple[Boundary, ...]]:
-    versions = table()["families"][name].get("read_versions", [])
-    return {v: convention_for(Engine(name, v), architecture).feed(ids, num_layers).boundaries for v in versions}
 
 
 def check_ids(ids: Any, where: str = "layer ids") -> list[int]:
@@ -425,7 +366,3 @@ def _formula(text: str, num_layers: int) -> int:
     match = re.fullmatch(r"(?:(N)(//2)?)?([+-]?\d+)?", text)
     base = 0 if match[1] is None else num_layers // 2 if match[2] else num_layers
     return base + int(match[3] or 0)
-
-
-def _ids_text(ids: list[int] | None, numbers: list[int]) -> str:
-    return f"The boundaries {numbers}" if ids is None else f"The ids {ids}"

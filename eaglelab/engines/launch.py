@@ -1,7 +1,8 @@
 """What a launch command line gives for speculation: the flags as written, nothing resolved and nothing assumed.
 
 Reads `python -m sglang.launch_server …`, `sglang serve …` (flags of SGLang 0.5.23, arg_groups/fields/spec.py) and `vllm serve …` or
-`python -m vllm.entrypoints.openai.api_server …` with `--speculative-config '{json}'`.
+`python -m vllm.entrypoints.openai.api_server …` with `--speculative-config '{json}'`. Reading never fails: what cannot be understood
+is left out and said in `Launch.problems`.
 """
 
 from __future__ import annotations
@@ -13,23 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SGLANG_NAMES = {
-    "model_path": "target_path",
-    "model": "target_path",
     "speculative_algorithm": "algorithm",
     "speculative_algo": "algorithm",
-    "speculative_draft_model_path": "draft_path",
-    "speculative_draft_model": "draft_path",
     "speculative_num_steps": "num_steps",
     "speculative_eagle_topk": "eagle_topk",
     "speculative_num_draft_tokens": "num_draft_tokens",
 }
-VLLM_NAMES = {"model": "draft_path", "method": "algorithm", "num_speculative_tokens": "num_draft_tokens"}
-COUNTS = ("num_steps", "eagle_topk", "num_draft_tokens")
+VLLM_NAMES = {"method": "algorithm", "num_speculative_tokens": "num_steps"}
 VLLM_CONFIG_FLAGS = ("speculative_config", "sc")
-
-
-class LaunchError(ValueError):
-    """A launch line that cannot be read; the message says where and what was expected."""
 
 
 @dataclass(frozen=True)
@@ -38,67 +30,47 @@ class Launch:
 
     engine: str | None = None
     """`sglang` or `vllm`."""
-    target_path: str | None = None
-    draft_path: str | None = None
     algorithm: str | None = None
     """As written: SGLang's `--speculative-algorithm`, vLLM's `method`."""
     num_steps: int | None = None
+    """vLLM drafts one token a step: its `num_speculative_tokens`."""
     eagle_topk: int | None = None
     num_draft_tokens: int | None = None
-    """SGLang: nodes of the verify pass, the bonus token's included. vLLM: `num_speculative_tokens`, drafts alone."""
-    trust_remote_code: bool = False
-    environment: dict[str, str] = field(default_factory=dict)
-    """Variables set in front of the command."""
+    """Nodes of SGLang's verify pass, the bonus token's included."""
     given: dict[str, Any] = field(default_factory=dict)
     """Every flag of the line: `{"tp_size": "8", "disable_radix_cache": True}`; dashes are underscores, repeated flags keep the last."""
-
-    def to_json(self) -> dict[str, Any]:
-        names = ("engine", "target_path", "draft_path", "algorithm", *COUNTS, "trust_remote_code")
-        return {name: getattr(self, name) for name in names} | {"environment": self.environment, "given": self.given}
+    problems: tuple[str, ...] = ()
+    """What could not be read, one clause each."""
 
 
 def parse_launch(line: str) -> Launch:
-    """A launch command line as one string; line ends escaped by a backslash are joined and comment lines dropped. Raises LaunchError."""
-    words = _words(line)
-    environment, words = _take_environment(words)
-    engine, words = _take_program(words)
+    """A launch command line as one string; line ends escaped by a backslash are joined and comment lines dropped."""
+    problems: list[str] = []
+    engine, words = _take_program(_words(line, problems))
     given = _flags(words)
+    names = {"sglang": SGLANG_NAMES, "vllm": VLLM_NAMES}.get(engine, {})
+    settings = _vllm_speculative_config(given, problems) if engine == "vllm" else given
     known: dict[str, Any] = {}
-    if engine == "vllm":
-        known = _vllm(words, given)
-    elif engine == "sglang":
-        known = {SGLANG_NAMES[name]: value for name, value in given.items() if name in SGLANG_NAMES}
-    for name in COUNTS:
-        if name in known:
-            known[name] = _count(name, known[name])
-    known = {name: value for name, value in known.items() if name in COUNTS or isinstance(value, str)}
-    trust = given.get("trust_remote_code") not in (None, False, "false", "False", "0")
-    return Launch(engine=engine, trust_remote_code=trust, environment=environment, given=given, **known)
+    for flag, value in settings.items():
+        name = names.get(flag)
+        if name == "algorithm" and isinstance(value, str):
+            known[name] = value
+        elif name is not None and re.fullmatch(r"\+?0*[1-9]\d{0,5}", str(value)):
+            known[name] = int(value)
+        elif name is not None:
+            expected = "a name" if name == "algorithm" else "a positive integer"
+            problems.append(f"{flag} on the launch line is {value!r}, expected {expected}")
+    return Launch(engine=engine, given=given, problems=tuple(problems), **known)
 
 
-def _words(line: str) -> list[str]:
-    if not isinstance(line, str) or not line.strip():
-        raise LaunchError(f"got {line!r} as the launch line, expected a command such as 'python -m sglang.launch_server --model-path …'")
-    lines = [row for row in line.replace("\\\r\n", " ").replace("\\\n", " ").splitlines() if not row.lstrip().startswith("#")]
+def _words(line: str, problems: list[str]) -> list[str]:
+    lines = re.sub(r"\\\r?\n", " ", line).splitlines()
+    text = " ".join(row for row in lines if not row.lstrip().startswith("#"))
     try:
-        return shlex.split(" ".join(lines))
+        return shlex.split(text)
     except ValueError as error:
-        raise LaunchError(
-            f"the launch line cannot be split into words ({error}): is a quote missing its partner? Got: {line.strip()[:200]}"
-        ) from None
-
-
-def _take_environment(words: list[str]) -> tuple[dict[str, str], list[str]]:
-    """`A=1 B=2 command …`, with `env` or `export` in front or not."""
-    environment: dict[str, str] = {}
-    for place, word in enumerate(words):
-        if word in ("env", "export"):
-            continue
-        match = re.fullmatch(r"([A-Za-z_]\w*)=(.*)", word, flags=re.DOTALL)
-        if match is None:
-            return environment, words[place:]
-        environment[match[1]] = match[2]
-    return environment, []
+        problems.append(f"the launch line cannot be split into words ({error}): is a quote missing its partner? Got: {text.strip()[:200]}")
+        return text.split()
 
 
 def _take_program(words: list[str]) -> tuple[str | None, list[str]]:
@@ -134,39 +106,22 @@ def _flags(words: list[str]) -> dict[str, Any]:
     return given
 
 
-def _vllm(words: list[str], given: dict[str, Any]) -> dict[str, Any]:
-    known = _vllm_speculative_config(given)
-    target = given.get("model")
-    if isinstance(target, str):
-        known["target_path"] = target
-    elif "serve" in words and words.index("serve") + 1 < len(words) and not words[words.index("serve") + 1].startswith("-"):
-        known["target_path"] = words[words.index("serve") + 1]
-    return known
-
-
-def _vllm_speculative_config(given: dict[str, Any]) -> dict[str, Any]:
+def _vllm_speculative_config(given: dict[str, Any], problems: list[str]) -> dict[str, Any]:
     """`--speculative-config '{json}'`, or vLLM's dotted spelling `--speculative-config.method eagle3`."""
     settings: dict[str, Any] = {}
-    for flag in VLLM_CONFIG_FLAGS:
-        text = given.get(flag)
-        if isinstance(text, str):
-            try:
-                settings = json.loads(text)
-            except json.JSONDecodeError as error:
-                raise LaunchError(f"--{flag.replace('_', '-')} is not JSON ({error}): got {text[:200]!r}") from None
-            if not isinstance(settings, dict):
-                raise LaunchError(f"--{flag.replace('_', '-')}: got a JSON {type(settings).__name__}, expected an object")
     for name, value in given.items():
         head, _, key = name.partition(".")
-        if key and head.replace("-", "_") in VLLM_CONFIG_FLAGS:
+        if head.replace("-", "_") not in VLLM_CONFIG_FLAGS:
+            continue
+        if key:
             settings[key.replace("-", "_")] = value
-    return {VLLM_NAMES[name]: value for name, value in settings.items() if name in VLLM_NAMES}
-
-
-def _count(name: str, value: Any) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    try:
-        return int(value) if isinstance(value, str) else int("")
-    except ValueError:
-        raise LaunchError(f"{name} on the launch line is {value!r}, expected an integer") from None
+            continue
+        try:
+            config = json.loads(str(value))
+        except (json.JSONDecodeError, RecursionError):
+            config = None
+        if isinstance(config, dict):
+            settings |= config
+        else:
+            problems.append(f"--{name.replace('_', '-')} is no JSON object: got {str(value)[:200]!r}")
+    return settings

@@ -43,7 +43,7 @@ class Framework:
 def framework_of(config: Mapping[str, Any], name: str | None = None, version: str | None = None) -> Framework:
     """The framework named in the case, else the one whose layout the config has. Raises ConventionError for a name that is not known."""
     if name is not None:
-        return Framework(parse_engine(name, version), told=True)
+        return Framework(parse_engine(name, version, what="training framework"), told=True)
     return Framework(Engine(config_family(config), _written_version(config)), told=False)
 
 
@@ -117,31 +117,33 @@ def _default_layers(config: Mapping[str, Any], engine: Engine, target: TargetSha
 
 
 def _final_norm(framework: Framework, target: TargetShape | None, last_state: Boundary) -> Iterator[Finding]:
-    """The trainer turns the last slot into the target's next-token distribution: it must norm it exactly once."""
+    """The trainer turns the last slot into the target's next-token distribution: it must norm it exactly once.
+
+    Nothing is said of a framework that was only guessed: whoever trained may have used another.
+    """
+    if not framework.told:
+        return
     norms_itself = framework.name == "speculators" and not framework.older_than("0.4.0")
     wants = "the state before the final norm (boundary N)" if norms_itself else "the state after the final norm"
+    claim = f"{framework.title} {'norms the last slot itself' if norms_itself else 'applies lm_head to the last slot as it is'}."
     if last_state is None:
-        if framework.told:
-            yield Finding(
-                id="config.final_norm",
-                title=f"{framework.title} expects {wants} in the dump's last slot; what it holds is not known yet",
-                status=Status.NOT_GIVEN,
-                claim=f"{framework.title} {'norms the last slot itself' if norms_itself else 'applies lm_head to the last slot as it is'}.",
-                next="Identify the dump's last slot (`eaglelab identify`): the final norm's weight alone tells normed from not.",
-            )
-        return
-    is_final = last_state == FINAL
-    if is_final != norms_itself:
-        return
-    what = boundary_name(last_state, None if target is None else target.num_layers)
-    effect = "it is normed twice" if is_final else "lm_head is applied to a state that was never normed"
-    yield Finding(
-        id="config.final_norm",
-        title=f"The dump's last slot is {what}, and {framework.title} expects {wants}: {effect}",
-        status=Status.FAIL if framework.told and (framework.name != "speculators" or framework.engine.version) else Status.CANNOT_TELL,
-        claim=f"{framework.title} {'norms the last slot itself' if norms_itself else 'applies lm_head to the last slot as it is'}.",
-        evidence=f"The last slot was identified as {what}.",
-        next="The drafter learned another distribution than the target's. Convert the last slot (or the trainer's norm) and train again; "
-        "the replay with and without the norm says how much it cost."
-        + (" A ModelOpt dump may carry hidden_states_prenorm = true, which repairs this." if framework.name.startswith("modelopt") else ""),
-    )
+        yield Finding(
+            id="config.final_norm",
+            title=f"{framework.title} expects {wants} in the dump's last slot; what it holds is not known yet",
+            status=Status.NOT_GIVEN,
+            claim=claim,
+            next="Identify the dump's last slot (`eaglelab identify`): the final norm's weight alone tells normed from not.",
+        )
+    elif (last_state == FINAL) == norms_itself:
+        what = boundary_name(last_state, None if target is None else target.num_layers)
+        effect = "it is normed twice" if norms_itself else "lm_head is applied to a state that was never normed"
+        modelopt = " A ModelOpt dump may carry hidden_states_prenorm = true, which repairs this."
+        yield Finding(
+            id="config.final_norm",
+            title=f"The dump's last slot is {what}, and {framework.title} expects {wants}: {effect}",
+            status=Status.FAIL if framework.name != "speculators" or framework.engine.version else Status.CANNOT_TELL,
+            claim=claim,
+            evidence=f"The last slot was identified as {what}.",
+            next="The drafter learned another distribution than the target's. Convert the last slot (or the trainer's norm) and train again; "
+            "the replay with and without the norm says how much it cost." + (modelopt if framework.name.startswith("modelopt") else ""),
+        )

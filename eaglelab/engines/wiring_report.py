@@ -23,6 +23,7 @@ from eaglelab.engines.conventions import (
     versions_that_differ,
 )
 from eaglelab.engines.target_config import TargetShape, target_shape
+from eaglelab.findings import write_json
 from eaglelab.wiring import FINAL, Boundary, Wiring, boundary_name
 
 
@@ -44,8 +45,6 @@ class EngineWiring:
     convention: Convention
     notes: tuple[str, ...]
     """What happened on the way, one plain sentence each."""
-    assumptions: tuple[str, ...]
-    """What had to be assumed: unknown architecture, unknown version."""
     other_versions: tuple[VersionFed, ...]
     """Versions of the same engine in which the same config feeds other boundaries."""
 
@@ -54,24 +53,21 @@ class EngineWiring:
         return self.wiring.boundaries
 
     @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What had to be assumed: unknown architecture, unknown version."""
+        return self.convention.assumptions
+
+    @property
     def captures_boundaries(self) -> bool:
         """False where a known bug makes the slots hold something else (Gemma 3 in SGLang: no residual added)."""
         return self.convention.bug is None
 
     def rows(self) -> list[dict[str, Any]]:
         """One row a slot, for a table: slot, id, boundary, in words."""
-        per_slot = self.ids if self.ids is not None and len(self.ids) == len(self.wiring) else [None] * len(self.wiring)
-        if self.ids is not None and list(self.ids) != sorted(set(self.ids)):
-            per_slot = [None] * len(self.wiring)  # reordered or collapsed: no id belongs to a slot
-        return [
-            {
-                "slot": slot,
-                "id": layer_id,
-                "boundary": b,
-                "is": boundary_name(b, self.target.num_layers) if b is not None else "not captured",
-            }
-            for slot, (layer_id, b) in enumerate(zip(per_slot, self.wiring, strict=True))
-        ]
+        in_order = self.ids is not None and self.ids == sorted(set(self.ids))  # else reordered or collapsed: no id belongs to a slot
+        ids = self.ids if in_order else [None] * len(self.wiring)
+        words = [boundary_name(b, self.target.num_layers) if b is not None else "not captured" for b in self.wiring]
+        return [{"slot": s, "id": ids[s], "boundary": b, "is": words[s]} for s, b in enumerate(self.wiring)]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -82,7 +78,6 @@ class EngineWiring:
             "key": self.key,
             "wiring": {"engine": self.wiring.to_json()},
             "rule": self.convention.rule,
-            "bug": self.convention.bug,
             "read": self.convention.read,
             "notes": list(self.notes),
             "assumptions": list(self.assumptions),
@@ -105,18 +100,11 @@ def engine_wiring(draft_config: Mapping[str, Any], target_config: Mapping[str, A
     else:
         fed = convention.feed(found.ids, target.num_layers)
         others = versions_that_differ(engine, target.architecture, found.ids, target.num_layers)
-    notes = [*found.notes, *fed.notes, *_slot_count_note(draft_config, fed, found.ids, engine)]
+    notes, captured, slots = [*found.notes, *fed.notes], len(fed.boundaries), num_slots(draft_config)
+    if engine.is_engine and captured != slots:
+        notes.append(f"The config describes an fc of {slots} slots and {engine.title} captures {captured}: the widths do not fit.")
     notes += [f"Other versions feed other boundaries for the same config: {other}." for other in others]
-    return EngineWiring(
-        engine, target, Wiring(fed.boundaries), found.ids, found.key, convention, tuple(notes), convention.assumptions, tuple(others)
-    )
-
-
-def _slot_count_note(draft_config: Mapping[str, Any], fed: Fed, ids: list[int] | None, engine: Engine) -> list[str]:
-    slots = num_slots(draft_config)
-    if not engine.is_engine or len(fed.boundaries) == slots:
-        return []
-    return [f"The config describes an fc of {slots} slots and {engine.title} captures {len(fed.boundaries)}: the widths do not fit."]
+    return EngineWiring(engine, target, Wiring(fed.boundaries), found.ids, found.key, convention, tuple(notes), tuple(others))
 
 
 def corrected_config(
@@ -142,7 +130,9 @@ def corrected_config(
     check = engine_wiring(new, target_config, engine)
     if check.boundaries != wanted:
         raise CannotFeed(engine.title, wanted, [f"The corrected config would feed {check.wiring}.", *check.notes])
-    return new, config_diff(draft_config, new, corrected_name(engine))
+    lines = [json.dumps(c, indent=2, ensure_ascii=False).splitlines(keepends=True) for c in (draft_config, new)]
+    diff = difflib.unified_diff(*lines, "config.json", corrected_name(engine))
+    return new, "".join(line if line.endswith("\n") else line + "\n" for line in diff)
 
 
 def _write_ids(config: dict[str, Any], ids: list[int], key: str) -> None:
@@ -168,33 +158,19 @@ def corrected_name(engine: Engine) -> str:
     return f"config.{engine.name}{'' if engine.version is None else '-' + engine.version}.json"
 
 
-def config_diff(old: Mapping[str, Any], new: Mapping[str, Any], new_name: str, old_name: str = "config.json") -> str:
-    """A unified diff of two configs, both laid out the same way, so that only what changed shows."""
-    lines = [json.dumps(c, indent=2, ensure_ascii=False).splitlines(keepends=True) for c in (old, new)]
-    return "".join(line if line.endswith("\n") else line + "\n" for line in difflib.unified_diff(*lines, old_name, new_name))
+def write_corrected(config: str | Path, new: Mapping[str, Any], engine: Engine) -> Path:
+    """Write a corrected copy beside `config` (a config.json or its folder) and return its path.
 
-
-def write_corrected(
-    config: str | Path, wanted: Sequence[Boundary], target_config: Mapping[str, Any], engine: Engine | str, *, overwrite: bool = False
-) -> tuple[Path, str]:
-    """Write the corrected copy beside `config` (a config.json or its folder) and return its path and the diff.
-
-    The original is never touched. A copy of that name with other content is only replaced with `overwrite`. Raises CannotFeed,
-    CorrectedConfigError or DrafterConfigError.
+    The original is never touched, nor a file of that name with other content. Raises CorrectedConfigError.
     """
-    engine = parse_engine(engine) if isinstance(engine, str) else engine
     source = config_path(config)
-    new, diff = corrected_config(read_config(source), wanted, target_config, engine)
     path = source.with_name(corrected_name(engine))
-    text = json.dumps(new, indent=2, ensure_ascii=False) + "\n"
     if path == source:
         raise CorrectedConfigError(f"{path} is itself a corrected copy for {engine}: give the original config.json")
-    if path.exists() and not overwrite and path.read_text(encoding="utf-8") != text:
-        raise CorrectedConfigError(f"{path} is there already with other content: move it away, or ask to overwrite it")
+    if path.exists() and read_config(path) != new:
+        raise CorrectedConfigError(f"{path} is there already with other content: move it away")
     try:
-        staged = path.with_name(path.name + ".part")
-        staged.write_text(text, encoding="utf-8")
-        staged.replace(path)
+        write_json(path, new)
     except OSError as error:
         raise CorrectedConfigError(f"{path} cannot be written ({error.strerror}): copy the diff by hand") from None
-    return path, diff
+    return path
