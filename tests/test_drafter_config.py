@@ -55,7 +55,6 @@ def test_specforge_norm_output_is_about_logits():
     off = DrafterConfig.from_dict({**SPECFORGE, "norm_output": False})
     assert off.skip_final_norm
     assert not off.post_norm_recurrence
-    assert any("norm before lm_head" in note for note in off.notes)
     served = DrafterConfig.from_dict({**SPECFORGE, "norm_output": True}, family="modelopt")
     assert served.post_norm_recurrence
 
@@ -67,26 +66,21 @@ def test_speculators_layout_reads_the_nested_layer():
     assert config.norm_before_fc
     assert config.post_norm_recurrence
     assert config.rope["rope_theta"] == 1e6
-    assert config.aux_layer_ids == {"eagle_aux_hidden_state_layer_ids": [2, 15, 27, 29]}
-    missing = DrafterConfig.from_dict(without(SPECULATORS, "norm_before_residual"))
-    assert any("vLLM's loader takes true" in note for note in missing.notes)
+    assert not DrafterConfig.from_dict(without(SPECULATORS, "norm_before_residual")).norm_before_residual
 
 
 def test_modelopt_angelslim_and_eagle_layouts():
     modelopt = {**SPECFORGE, "eagle_config": {"use_input_layernorm_in_first_layer": True, "eagle_aux_hidden_state_layer_ids": [1, 14, 26]}}
     assert DrafterConfig.from_dict(modelopt).family == "modelopt"
-    assert DrafterConfig.from_dict(modelopt).aux_layer_ids == {"eagle_config.eagle_aux_hidden_state_layer_ids": [1, 14, 26]}
     assert config_family({**SPECFORGE, "architectures": ["Eagle3LlamaForCausalLM"], "target_model_type": "qwen3"}) == "angelslim"
     eagle = DrafterConfig.from_dict({**without(SPECFORGE, "rope_theta"), "architectures": ["LlamaForCausalLM"]})
     assert eagle.family == "eagle"
     assert eagle.rope["rope_theta"] == 10000.0
-    assert any("no rope_theta" in note for note in eagle.notes)
 
 
 def test_mla_drafter():
-    widths = {"q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
-    config = DrafterConfig.from_dict({**SPECFORGE, **widths, "architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "kimi_k2"})
-    assert (config.layer_type, config.mla, config.head_dim) == ("mla", widths, 12)
+    for mark in ({"kv_lora_rank": 16}, {"architectures": ["Eagle3DeepseekV2ForCausalLM"]}):
+        assert DrafterConfig.from_dict({**SPECFORGE, **mark, "num_attention_heads": 5}).layer_type == "mla"
 
 
 def test_rope_of_both_transformers_generations_is_the_same():

@@ -126,7 +126,6 @@ def test_the_layout_is_the_projects_own_and_whole(name, layer):
     assert header["lm_head.weight"] == ((48, 32), "BF16")
     assert config.family == ("speculators" if name in SPECULATORS else "specforge")
     assert config.layer_type == ("qwen3" if "qwen3" in name else "llama")
-    assert config.notes == () or all("norm_output" in note for note in config.notes)
     stored = load_file(HERE / name / "model.safetensors")
     assert torch.equal(o.drafter.target_ids, stored["t2d"].nonzero()[:, 0])  # d2t as offsets gives back t2d's choice
 

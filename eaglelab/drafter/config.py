@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 IDS_KEY = "eagle_aux_hidden_state_layer_ids"
 FAMILIES = ("specforge", "speculators", "modelopt", "angelslim", "eagle")
-MLA_WIDTHS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
 class DrafterConfigError(ValueError):
@@ -50,12 +50,6 @@ class DrafterConfig:
     attention_bias: bool = False
     fc_bias: bool = False
     tie_word_embeddings: bool = False
-    raw: dict[str, Any] = field(default_factory=dict)
-    architecture: str | None = None
-    mla: dict[str, int] = field(default_factory=dict)
-    """The widths of an MLA drafter (q_lora_rank, kv_lora_rank, …), empty for the others."""
-    notes: tuple[str, ...] = ()
-    """What was missing and assumed, one sentence each."""
 
     @property
     def post_norm_recurrence(self) -> bool:
@@ -67,21 +61,46 @@ class DrafterConfig:
         """No norm before lm_head (SpecForge's `norm_output: false`)."""
         return not self.norm_output and self.norm_output_meaning == "logits"
 
-    @property
-    def aux_layer_ids(self) -> dict[str, list[int]]:
-        """The layer ids as written, by the key they stand under: at the top level, in `eagle_config`, both or neither."""
-        return written_ids(self.raw)
-
     @classmethod
     def from_dict(cls, config: Mapping[str, Any], family: str | None = None, source: str = "config.json") -> DrafterConfig:
         """Parse a config. `family` overrides what the file looks like; `source` is named in errors. Raises DrafterConfigError."""
-        return _parse(dict(config), family, source)
+        _refuse_other_drafters(config, source)
+        family = family or config_family(config)
+        layer = config["transformer_layer_config"] if isinstance(config.get("transformer_layer_config"), dict) else config
+        count = partial(_count, layer, source)
+        hidden, heads, vocab = count("hidden_size"), count("num_attention_heads"), count("vocab_size")
+        layer_type = _layer_type(config, layer)
+        if layer.get("head_dim") is None and hidden % heads and layer_type != "mla":
+            raise DrafterConfigError(
+                f"{source}: hidden_size {hidden} is no multiple of num_attention_heads {heads}, and no head_dim is given"
+            )
+        draft_vocab = _count({**layer, **config}, source, "draft_vocab_size", vocab)
+        if draft_vocab > vocab:
+            raise DrafterConfigError(f"{source}: draft_vocab_size is {draft_vocab}, expected at most vocab_size {vocab}")
+        return cls(
+            hidden_size=hidden,
+            target_hidden_size=_count({**layer, **config}, source, "target_hidden_size", hidden),
+            num_slots=num_slots(config),
+            vocab_size=vocab,
+            draft_vocab_size=draft_vocab,
+            num_attention_heads=heads,
+            num_key_value_heads=count("num_key_value_heads", heads),
+            head_dim=count("head_dim", hidden // heads),
+            intermediate_size=count("intermediate_size"),
+            rms_norm_eps=_number(layer, source, "rms_norm_eps", 1e-6),
+            rope=normalise_rope(layer, source),
+            max_position_embeddings=count("max_position_embeddings", 8192),
+            num_layers=count("num_hidden_layers", 1),
+            layer_type=layer_type,
+            family=family,
+            **_flags(config, layer, family),
+        )
 
     @classmethod
-    def load(cls, path: str | Path, family: str | None = None) -> DrafterConfig:
+    def load(cls, path: str | Path) -> DrafterConfig:
         """From config.json or the folder that holds it. Raises DrafterConfigError."""
         path = config_path(path)
-        return cls.from_dict(read_config(path), family, str(path))
+        return cls.from_dict(read_config(path), source=str(path))
 
 
 def config_path(path: str | Path) -> Path:
@@ -123,9 +142,7 @@ def config_family(config: Mapping[str, Any]) -> str:
         return "speculators"
     if isinstance(nested, Mapping) and "use_input_layernorm_in_first_layer" in nested:
         return "modelopt"
-    if "target_model_type" in config or "modal_type" in config:
-        return "angelslim"
-    if architecture == "Eagle3LlamaForCausalLM":
+    if "target_model_type" in config or "modal_type" in config or architecture == "Eagle3LlamaForCausalLM":
         return "angelslim"
     return "eagle" if architecture == "LlamaForCausalLM" else "specforge"
 
@@ -148,45 +165,7 @@ def num_slots(config: Mapping[str, Any]) -> int:
     return next((len(ids[key]) for key in (f"eagle_config.{IDS_KEY}", IDS_KEY) if ids.get(key)), 3)
 
 
-def _parse(raw: dict[str, Any], family: str | None, source: str) -> DrafterConfig:
-    _refuse_other_drafters(raw, source)
-    if family is not None and family not in FAMILIES:
-        raise DrafterConfigError(f"{source}: family {family!r} is none of {', '.join(FAMILIES)}")
-    family = family or config_family(raw)
-    layer = raw["transformer_layer_config"] if isinstance(raw.get("transformer_layer_config"), dict) else raw
-    read = _Reader(layer, source)
-    hidden, heads = read.count("hidden_size"), read.count("num_attention_heads")
-    layer_type = _layer_type(raw, layer)
-    mla = {key: read.count(key) for key in MLA_WIDTHS if layer.get(key) is not None} if layer_type == "mla" else {}
-    vocab = read.count("vocab_size")
-    outer = _Reader({**layer, **raw}, source)
-    rope, rope_notes = normalise_rope(layer, source)
-    flags, flag_notes = _flags(raw, layer, family)
-    return DrafterConfig(
-        hidden_size=hidden,
-        target_hidden_size=outer.count("target_hidden_size", default=hidden),
-        num_slots=num_slots(raw),
-        vocab_size=vocab,
-        draft_vocab_size=outer.count("draft_vocab_size", default=vocab, at_most=vocab),
-        num_attention_heads=heads,
-        num_key_value_heads=read.count("num_key_value_heads", default=heads),
-        head_dim=_head_dim(read, layer, hidden, heads, mla),
-        intermediate_size=read.count("intermediate_size"),
-        rms_norm_eps=read.number("rms_norm_eps", default=1e-6),
-        rope=rope,
-        max_position_embeddings=read.count("max_position_embeddings", default=8192),
-        num_layers=read.count("num_hidden_layers", default=1),
-        layer_type=layer_type,
-        family=family,
-        raw=raw,
-        architecture=first_architecture(raw),
-        mla=mla,
-        notes=(*read.notes, *outer.notes, *rope_notes, *flag_notes),
-        **flags,
-    )
-
-
-def _refuse_other_drafters(raw: dict[str, Any], source: str) -> None:
+def _refuse_other_drafters(raw: Mapping[str, Any], source: str) -> None:
     """EAGLE-1/2 drafters, whole models and other speculators have another fc and other inputs: say so, in place of wrong shapes later."""
     kind = raw.get("speculators_model_type")
     if kind is not None and kind != "eagle3":
@@ -205,7 +184,7 @@ def _refuse_other_drafters(raw: dict[str, Any], source: str) -> None:
         )
 
 
-def _layer_type(raw: dict[str, Any], layer: dict[str, Any]) -> str:
+def _layer_type(raw: Mapping[str, Any], layer: Mapping[str, Any]) -> str:
     architecture = first_architecture(raw) or ""
     if "Deepseek" in architecture or layer.get("kv_lora_rank") is not None:
         return "mla"
@@ -213,88 +192,48 @@ def _layer_type(raw: dict[str, Any], layer: dict[str, Any]) -> str:
     return "qwen3" if nested_qwen3 or architecture == "Eagle3Qwen3ForCausalLM" else "llama"
 
 
-def _head_dim(read: _Reader, layer: dict[str, Any], hidden: int, heads: int, mla: dict[str, int]) -> int:
-    if mla.get("qk_nope_head_dim") and mla.get("qk_rope_head_dim"):
-        return mla["qk_nope_head_dim"] + mla["qk_rope_head_dim"]
-    if layer.get("head_dim") is None and hidden % heads:
-        raise DrafterConfigError(
-            f"{read.source}: hidden_size {hidden} is no multiple of num_attention_heads {heads}, and no head_dim is given"
-        )
-    return read.count("head_dim", default=hidden // heads)
-
-
-def _flags(raw: dict[str, Any], layer: dict[str, Any], family: str) -> tuple[dict[str, Any], list[str]]:
+def _flags(raw: Mapping[str, Any], layer: Mapping[str, Any], family: str) -> dict[str, Any]:
     nested = raw.get("eagle_config") if isinstance(raw.get("eagle_config"), dict) else {}
-    notes = []
-    meaning = "logits" if family == "specforge" else "recurrence"
-    if raw.get("norm_output") is not None and family == "specforge":
-        notes.append(
-            f"norm_output is {raw['norm_output']}: SpecForge means 'norm before lm_head' by it, engines and speculators mean "
-            "'the next step starts from the normed state'; read here as SpecForge's"
-        )
-    if family == "speculators" and "norm_before_residual" not in raw:
-        notes.append("norm_before_residual is not given: speculators' class takes false, vLLM's loader takes true; false is used here")
-    flags = {
+    return {
         "norm_before_residual": bool(raw.get("norm_before_residual", False)),
         "norm_before_fc": bool(nested.get("norm_before_fc", raw.get("norm_before_fc", False))),
         "fc_norm": bool(raw.get("fc_norm") or raw.get("use_aux_norm", False)),
         "norm_output": bool(raw["norm_output"] if raw.get("norm_output") is not None else family == "specforge"),
-        "norm_output_meaning": meaning,
+        "norm_output_meaning": "logits" if family == "specforge" else "recurrence",
         "attention_bias": bool(layer.get("attention_bias", False)),
         "fc_bias": bool(raw.get("bias", False)),
         "tie_word_embeddings": bool(raw.get("tie_word_embeddings", layer.get("tie_word_embeddings", False))),
     }
-    return flags, notes
 
 
-def normalise_rope(layer: Mapping[str, Any], source: str = "config.json") -> tuple[dict[str, Any], list[str]]:
+def normalise_rope(layer: Mapping[str, Any], source: str = "config.json") -> dict[str, Any]:
     """`rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before) as one dict with `rope_theta` and `rope_type`.
 
-    Without a theta it is 10000, as in SpecForge and the engines, with a note: a target with another theta does not hand it on.
+    Without a theta it is 10000, as in SpecForge and the engines: a target with another theta does not hand it on.
     """
-    given = layer.get("rope_parameters")
-    rope = dict(given) if isinstance(given, Mapping) else {}
-    scaling = layer.get("rope_scaling")
-    if isinstance(scaling, Mapping):
-        rope = {**scaling, **rope}
+    rope: dict[str, Any] = {"rope_theta": layer.get("rope_theta")}
+    for key in ("rope_scaling", "rope_parameters"):
+        given = layer.get(key)
+        rope |= {k: v for k, v in given.items() if v is not None} if isinstance(given, Mapping) else {}
     legacy_type = rope.pop("type", None)
     rope["rope_type"] = rope.get("rope_type") or legacy_type or "default"
-    notes = []
-    if rope.get("rope_theta") is None:
-        rope["rope_theta"] = layer.get("rope_theta")
-    if rope["rope_theta"] is None:
-        rope["rope_theta"] = 10000.0
-        notes.append("no rope_theta in the config: 10000 is used, as SpecForge and the engines do")
-    rope["rope_theta"] = _Reader(rope, source).number("rope_theta", default=10000.0)
-    return rope, notes
+    rope["rope_theta"] = _number(rope, source, "rope_theta", 10000.0)
+    return rope
 
 
-class _Reader:
-    """Numbers out of a config with errors that name the key, what was got and what was expected."""
+def _count(config: Mapping[str, Any], source: str, key: str, default: int | None = None) -> int:
+    value = config.get(key)
+    if value is None and default is None:
+        raise DrafterConfigError(f"{source}: {key} is missing, expected a positive integer")
+    value = default if value is None else value
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise DrafterConfigError(f"{source}: {key} is {value!r}, expected a positive integer")
+    return value
 
-    def __init__(self, config: Mapping[str, Any], source: str) -> None:
-        self.config, self.source, self.notes = config, source, []
 
-    def count(self, key: str, default: int | None = None, at_most: int | None = None) -> int:
-        value = self.config.get(key)
-        if value is None:
-            value = self._default(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise DrafterConfigError(f"{self.source}: {key} is {value!r}, expected a positive integer")
-        if at_most is not None and value > at_most:
-            raise DrafterConfigError(f"{self.source}: {key} is {value}, expected at most vocab_size {at_most}")
-        return value
-
-    def number(self, key: str, default: float) -> float:
-        value = self.config.get(key)
-        if value is None:
-            self.notes.append(f"no {key} in the config: {default} is used")
-            value = default
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-            raise DrafterConfigError(f"{self.source}: {key} is {value!r}, expected a positive number")
-        return float(value)
-
-    def _default(self, key: str, default: int | None) -> int:
-        if default is None:
-            raise DrafterConfigError(f"{self.source}: {key} is missing, expected a positive integer")
-        return default
+def _number(config: Mapping[str, Any], source: str, key: str, default: float) -> float:
+    value = config.get(key)
+    value = default if value is None else value
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+        raise DrafterConfigError(f"{source}: {key} is {value!r}, expected a positive number")
+    return float(value)
