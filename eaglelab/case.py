@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -111,8 +111,6 @@ class Case:
     timing: TimingSection = TimingSection()
     training: TrainingSection = TrainingSection()
     claims: tuple[Claim, ...] = ()
-    notes: tuple[str, ...] = ()
-    """What was left out and why, one sentence each (a target that is not on this machine)."""
 
     @property
     def root(self) -> Path:
@@ -122,25 +120,15 @@ class Case:
     def name(self) -> str:
         return self.root.name
 
-    def given(self, section: str) -> bool:
-        """True when anything of the section is there. Raises KeyError for a section that does not exist."""
-        if section == "claims":
-            return bool(self.claims)
-        if section not in SECTIONS:
-            raise KeyError(f"no section {section!r} in a case: {', '.join((*SECTIONS, 'claims'))}")
-        part = getattr(self, section)
-        return any(getattr(part, f.name) is not None for f in fields(part))
-
 
 def open_case(path: str | Path) -> Case:
     """The case in `path`, a case.toml or the folder that holds it. Raises CaseError."""
     file = _case_file(path)
     content = _read(file)
     _refuse_unknown(content, (*SECTIONS, "claims"), file, "section")
-    notes: list[str] = []
-    sections = {name: _section(file, name, kind, content.get(name, {}), notes) for name, kind in SECTIONS.items()}
-    case = Case(file=file, claims=_claims(file, content.get("claims", [])), notes=tuple(notes), **sections)
-    if not content or (not any(case.given(name) for name in (*SECTIONS, "claims")) and not notes):
+    sections = {name: _section(file, name, kind, content.get(name, {})) for name, kind in SECTIONS.items()}
+    case = Case(file=file, claims=_claims(file, content.get("claims", [])), **sections)
+    if not any(content.values()):
         raise CaseError(
             f"{file} gives nothing yet: uncomment at least one section, such as [dump] with its path or [drafter] with its path"
         )
@@ -183,7 +171,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise CaseError(f"{file} cannot be read as UTF-8 text: {error}") from None
 
 
-def _refuse_unknown(content: Mapping[str, Any], known: tuple[str, ...], file: Path, what: str, inside: str = "") -> None:
+def _refuse_unknown(content: Mapping[str, Any], known: Iterable[str], file: Path, what: str, inside: str = "") -> None:
     for name in content:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
@@ -191,25 +179,21 @@ def _refuse_unknown(content: Mapping[str, Any], known: tuple[str, ...], file: Pa
             raise CaseError(f"{file}: unknown {what} {name!r}{inside}; {guess}Known: {', '.join(known)}")
 
 
-def _section(file: Path, name: str, kind: type, content: Any, notes: list[str]) -> Any:
+def _section(file: Path, name: str, kind: type, content: Any) -> Any:
     if not isinstance(content, dict):
         raise CaseError(f"{file}: {name} is {_shown(content)}, expected a section [{name}] with keys")
-    known = KEYS[name]
-    _refuse_unknown(content, tuple(known), file, "key", f" in [{name}]")
-    values = {}
-    for key, value in content.items():
-        where = f"{file}: [{name}] {key}"
-        if (name, key) == ("target", "path") and _target_may_be_absent(file, value, content):
-            notes.append(f"[target] path {_resolve(file, value)} is not on this machine: the case goes on with the rest of [target].")
-            continue
-        values[key] = known[key](value, where, file)
-    return kind(**values)
+    checks = {f.name: CHECKS.get(f.name) or CHECKS[f.type] for f in fields(kind)}
+    _refuse_unknown(content, checks, file, "key", f" in [{name}]")
+    if name == "target" and not _target_is_here(file, content):
+        content = {key: value for key, value in content.items() if key != "path"}
+    return kind(**{key: checks[key](value, f"{file}: [{name}] {key}", file) for key, value in content.items()})
 
 
-def _target_may_be_absent(file: Path, value: Any, content: Mapping[str, Any]) -> bool:
-    """A sketch or a config stands in for a target that is too large to be everywhere."""
+def _target_is_here(file: Path, content: Mapping[str, Any]) -> bool:
+    """A sketch or a config stands in for a target that is too large to be everywhere: its path may then lead nowhere."""
+    path = content.get("path")
     stands_in = "sketch" in content or "config" in content
-    return isinstance(value, str) and value != "" and stands_in and not os.path.exists(_resolve(file, value))
+    return not (stands_in and isinstance(path, str) and path and not os.path.exists(_resolve(file, path)))
 
 
 def _claims(file: Path, content: Any) -> tuple[Claim, ...]:
@@ -288,17 +272,10 @@ def _slots(value: Any, where: str, file: Path) -> tuple[int, ...]:
 
 
 def _names(value: Any, where: str, file: Path) -> dict[str, Any]:
-    """Tensor names to file names (or lists of them), for raw layouts."""
+    """A table for a raw layout; its reader checks what stands in it."""
     if not isinstance(value, dict) or not value:
         raise CaseError(f'{where} is {_shown(value)}, expected a table of names, as in {{ token_ids = "tokens.pt" }}')
-    names = {}
-    for name, entry in value.items():
-        parts = entry if isinstance(entry, list) else [entry]
-        if not parts:
-            raise CaseError(f"{where}.{name} is an empty list, expected file names")
-        texts = [_text(part, f"{where}.{name}", file) for part in parts]
-        names[name] = texts if isinstance(entry, list) else texts[0]
-    return names
+    return value
 
 
 def _shown(value: Any) -> str:
@@ -306,20 +283,13 @@ def _shown(value: Any) -> str:
     return f"{text if len(text) <= 80 else text[:77] + '…'} ({type(value).__name__})"
 
 
-KEYS = {
-    "dump": {"path": _path, "format": _text, "files": _names, "split": _split, "feed": _slots, "allow_pickle": _switch},
-    "drafter": {"path": _path, "embed": _path},
-    "target": {"path": _path, "config": _path, "sketch": _path, "tokenizer": _path},
-    "engine": {
-        "name": _text,
-        "version": _text,
-        "launch": _launch,
-        "log": _path,
-        "counters": _path,
-        "url": _text,
-        "draft_config": _path,
-    },
-    "timing": {"trace": _path, "metrics": _path, "table": _path},
-    "training": {"framework": _text, "version": _text, "metrics": _path},
+CHECKS = {
+    "str | None": _text,
+    "Path | None": _path,
+    "bool | None": _switch,
+    "tuple[int, ...] | None": _slots,
+    "dict[str, Any] | None": _names,
+    "launch": _launch,
+    "split": _split,
 }
-"""How each key's value is checked."""
+"""How a value is checked: by the name of its key, else by the type of the field."""

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 import eaglelab
-from eaglelab.case import KEYS, SECTIONS, TEMPLATE, CaseError, Claim, new_case, open_case
+from eaglelab.case import SECTIONS, TEMPLATE, CaseError, Claim, TimingSection, new_case, open_case
+from eaglelab.dumps import FORMATS
+from eaglelab.dumps.raw_folders import FILE_KEYS, RawFolders
 
 
 def write(folder: Path, text: str) -> Path:
@@ -23,11 +25,11 @@ def write(folder: Path, text: str) -> Path:
 FULL = """
 [dump]
 path = "dump"
-format = "list4"
+format = "raw_folders"
 split = "heldout"
 feed = [2, 0, 1, 3]
 allow_pickle = false
-files = { token_ids = "ids.pt", aux = ["a.pt", "b.pt"] }
+files = { token_ids = "ids.pt", slots = ["a.pt", "b.pt"] }
 [drafter]
 path = "./drafter"
 embed = "sketch.safetensors"
@@ -55,8 +57,8 @@ text = "[-1, 2, 15]"
 def test_every_key_of_a_full_case(tmp_path):
     case = open_case(write(tmp_path, FULL))
     assert case.dump.path == tmp_path / "dump"
-    assert (case.dump.format, case.dump.split, case.dump.feed, case.dump.allow_pickle) == ("list4", "heldout", (2, 0, 1, 3), False)
-    assert case.dump.files == {"token_ids": "ids.pt", "aux": ["a.pt", "b.pt"]}
+    assert (case.dump.format, case.dump.split, case.dump.feed, case.dump.allow_pickle) == ("raw_folders", "heldout", (2, 0, 1, 3), False)
+    assert case.dump.files == {"token_ids": "ids.pt", "slots": ["a.pt", "b.pt"]}
     assert (case.drafter.path, case.drafter.embed) == (tmp_path / "drafter", tmp_path / "sketch.safetensors")
     assert case.engine.spec == "sglang==0.5.23"
     assert case.engine.launch.startswith("python -m sglang")
@@ -65,18 +67,14 @@ def test_every_key_of_a_full_case(tmp_path):
         Claim(key="eagle_config.eagle_aux_hidden_state_layer_ids", text="[-1, 2, 15]"),
     )
     assert (case.name, case.root, case.file) == (tmp_path.name, tmp_path, tmp_path / "case.toml")
-    assert case.notes == ()
-    assert case.given("claims")
-    assert not case.given("timing")
+    assert case.timing == TimingSection()
 
 
 def test_absent_sections_are_none_and_not_given(tmp_path):
     case = open_case(write(tmp_path, '[drafter]\npath = "drafter"'))
     assert case.dump.path is None
     assert case.engine.spec is None
-    assert [name for name in SECTIONS if case.given(name)] == ["drafter"]
-    with pytest.raises(KeyError, match="no section 'dumps'"):
-        case.given("dumps")
+    assert [name for name, kind in SECTIONS.items() if getattr(case, name) != kind()] == ["drafter"]
 
 
 def test_the_folder_and_the_package_function_open_the_same_case(tmp_path, monkeypatch):
@@ -84,11 +82,6 @@ def test_the_folder_and_the_package_function_open_the_same_case(tmp_path, monkey
     assert open_case(tmp_path) == open_case(file) == eaglelab.open_case(str(file))
     monkeypatch.chdir(tmp_path)
     assert open_case("case.toml").drafter.path == tmp_path / "drafter"
-
-
-def test_records_and_checks_name_the_same_keys():
-    for name, section in SECTIONS.items():
-        assert [f.name for f in fields(section)] == list(KEYS[name])
 
 
 @pytest.mark.parametrize(
@@ -112,7 +105,6 @@ def test_records_and_checks_name_the_same_keys():
         ("[dump]\nfeed = [-1, 2]", "expected slot numbers"),
         ("[dump]\nfeed = [3]", "expected slot numbers"),
         ("[dump]\nfiles = 'a.pt'", r"files is 'a.pt' \(str\), expected a table of names"),
-        ("[dump]\nfiles = { aux = [] }", r"files.aux is an empty list"),
         ("[claims]\nslot = 0", r"claims is .*expected \[\[claims\]\] entries"),
         ("[[claims]]\ntext = 'x'", "expected either slot"),
         ("[[claims]]\nslot = 0\nkey = 'k'\ntext = 'x'", "expected either slot"),
@@ -146,10 +138,10 @@ def test_paths_that_are_no_case(tmp_path):
 
 
 @pytest.mark.parametrize("stand_in", ["sketch = 'sketch.safetensors'", "config = 'config.json'"])
-def test_an_absent_target_is_a_note_where_something_stands_in(tmp_path, stand_in):
+def test_an_absent_target_is_no_error_where_something_stands_in(tmp_path, stand_in):
     case = open_case(write(tmp_path, f"[target]\npath = '/not/here'\n{stand_in}"))
     assert case.target.path is None
-    assert case.notes == ("[target] path /not/here is not on this machine: the case goes on with the rest of [target].",)
+    assert case.target.sketch or case.target.config
 
 
 def test_launch_may_be_a_file(tmp_path):
@@ -176,9 +168,9 @@ def test_a_new_case_says_that_it_is_empty_and_is_never_overwritten(tmp_path):
 def test_the_template_uncommented_names_every_key_and_is_a_case(tmp_path):
     text = re.sub(r"^# (?=\[|\w+ = )", "", TEMPLATE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert len(re.findall(r"#", text)) > 20  # each key says what it is
-    for section, keys in KEYS.items():
-        for key in keys:
-            assert re.search(rf"^(?:{key} = |\[{section}\.{key}\])", text, flags=re.MULTILINE), (section, key)
+    for section, kind in SECTIONS.items():
+        for key in fields(kind):
+            assert re.search(rf"^(?:{key.name} = |\[{section}\.{key.name}\])", text, flags=re.MULTILINE), (section, key.name)
     for name in re.findall(
         r'^(?:path|embed|config|sketch|tokenizer|log|counters|draft_config|trace|metrics|table) = "([^"]+)"', text, flags=re.M
     ):
@@ -186,6 +178,9 @@ def test_the_template_uncommented_names_every_key_and_is_a_case(tmp_path):
     (tmp_path / "launch.sh").write_text("python -m sglang.launch_server --model-path m")
     (tmp_path / "case.toml").write_text(text)
     case = open_case(tmp_path)
-    assert all(case.given(name) for name in (*SECTIONS, "claims"))
-    assert case.dump.files["aux"] == ["aux_0.pt", "aux_1.pt", "aux_2.pt"]
+    assert all(getattr(case, name) != kind() for name, kind in SECTIONS.items())
+    assert case.dump.format in FORMATS
+    assert all(f'"{name}"' in text for name in FORMATS)
+    assert tuple(case.dump.files) == FILE_KEYS
+    assert RawFolders.named(case.dump.files).slots == ("aux_0.pt", "aux_1.pt", "aux_2.pt")
     assert len(case.claims) == 2
