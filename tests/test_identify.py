@@ -10,7 +10,7 @@ from identify_fakes import TinyTarget, dump, random_texts
 from tiny_models import hidden_states, make_gemma2, make_llama, tokens
 
 from eaglelab.dumps import Sample
-from eaglelab.identify import Rule, identify
+from eaglelab.identify import identify
 from eaglelab.target.forward import ForwardSource
 from eaglelab.target.sketch import load_sketch, make_sketch
 from eaglelab.target.tensors import TensorSource
@@ -392,7 +392,6 @@ def test_samples_that_disagree(target, texts):
     assert found.wiring == Wiring.of([None])
     assert "the samples disagree: boundary 4 in 2, boundary 2 in 1 of 3" in found.reasons[0]
     assert found.slots.loc[0, "agree"] == "2 of 3"
-    assert identify(samples, target, rule=Rule(agree=0.6)).wiring == Wiring.of([4])
 
 
 def test_missing_slot_wrong_width_and_short_samples_are_rows(target, texts):
@@ -405,6 +404,9 @@ def test_missing_slot_wrong_width_and_short_samples_are_rows(target, texts):
     assert kinds(found) == {(1, "width"), (1, "missing")}
     assert list(found.slots["agree"]) == ["4 of 4", "2 of 2"]
     assert any("1 of 5 samples not compared: 3 tokens, 2 rows" in note for note in found.notes)
+    nothing = identify([short], target)
+    assert (nothing.wiring, nothing.anomalies) == (Wiring.of([None, None]), ())
+    assert nothing.next_step.startswith("read more samples, longer ones")
 
 
 def test_width_of_another_target(source, texts):

@@ -19,59 +19,83 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
-from eaglelab.identify.compare import MIN_ROWS
+from eaglelab.identify.compare import MIN_ROWS, Comparison
 from eaglelab.identify.explain import absent, explain
 from eaglelab.identify.result import Anomaly, Identification, SlotVerdict, over_samples, sample_line
 from eaglelab.identify.rows import Rows
-from eaglelab.identify.rule import Judgement, Rule, judge, margin_of, median_over_rows
+from eaglelab.identify.rule import Judgement, Rule, judge, margin_of
 from eaglelab.identify.sources import MAKE_SKETCH, Compared, against_forward, against_sketch
 from eaglelab.identify.three_tensors import find_normed
 from eaglelab.target.sketch import Sketch
 from eaglelab.target.tensors import TensorSource
 from eaglelab.wiring import Wiring
 
-__all__ = ["Anomaly", "Identification", "Rule", "identify"]
+__all__ = ["Anomaly", "Identification", "identify"]
 
 SAME_SLOT = 1e-3
 """Two slots nearer than this to each other are the same tensor."""
 
 
-def identify(samples: Iterable[Any], source: Any, *, rows: int = 256, seed: int = 0, rule: Rule | None = None) -> Identification:
+def identify(samples: Iterable[Any], source: Any, *, rows: int = 256, seed: int = 0) -> Identification:
     """Find each slot's boundary in `samples` (of one dump) by comparison with `source`.
 
-    `source` is a `ForwardSource` (or has its `visit(token_ids, visit)`), a `Sketch`, or a `TensorSource`, which tells only the
-    embedding and the final-normed state. At most `rows` seeded rows a sample are compared. Slots are matched over samples by name.
-    Raises ValueError for no samples or too few rows, and what the source raises.
+    `source` is a `ForwardSource` (or has its `hidden_size`, `num_layers` and `visit`), a `Sketch`, or a `TensorSource`, which tells
+    only the embedding and the final-normed state. At most `rows` seeded rows a sample are compared. Slots are matched over samples by
+    name. Raises ValueError for no samples or too few rows, and what the source raises.
     """
     samples = list(samples)
     if not samples:
         raise ValueError("no samples to identify: the dump is empty or none of the files chosen can be read (see its health table)")
     if rows < MIN_ROWS:
         raise ValueError(f"rows is {rows}, expected at least {MIN_ROWS}: fewer decide nothing")
-    rule = rule or Rule()
     names = Counter(tuple(s.slot_names) for s in samples).most_common(1)[0][0]
     if isinstance(source, Sketch):
         compared = against_sketch(samples, source, names, rows)
     else:
-        compared = against_forward(samples, source.visit, names, rows, seed, getattr(source, "vocab_size", None))
-    judged = _judge_all(samples, names, compared, rule.loosened(compared.dim))
+        compared = against_forward(samples, source, names, rows, seed)
+    judged = _judge_all(len(samples), len(names), compared, Rule().loosened(compared.dim))
     if isinstance(source, TensorSource):
         find_normed(samples, names, judged, source)
-    num_layers = getattr(source, "num_layers", None)
-    verdicts = [over_samples(s, [line[s] for line in judged], rule, num_layers) for s in range(len(names))]
-    return _assemble(samples, names, compared, judged, verdicts, source, num_layers)
+    verdicts = [over_samples(s, [line[s] for line in judged], Rule(), source.num_layers) for s in range(len(names))]
+    anomalies = [a for v in verdicts for a in v.anomalies]
+    anomalies += [a for s in range(len(names)) for a in _row_anomalies(s, compared.comparison.rows)]
+    anomalies += _duplicates(verdicts, compared.comparison.rows)
+    error, cosine, ratio = (_over_samples(compared.comparison, name, len(names)) for name in ("error", "cosine", "ratio"))
+    boundaries = tuple(compared.comparison.boundaries)
+    wiring = Wiring.of(v.boundary for v in verdicts)
+    return Identification(
+        slots=_slot_table(names, verdicts, judged, boundaries, error, cosine, ratio),
+        per_sample=pd.DataFrame(
+            sample_line(sample.key, s, name, j)
+            for sample, line in zip(samples, judged, strict=True)
+            for (s, name), j in zip(enumerate(names), line, strict=True)
+        ),
+        error=error,
+        cosine=cosine,
+        norm_ratio=ratio,
+        boundaries=boundaries,
+        num_layers=source.num_layers,
+        wiring=wiring,
+        reasons=tuple(v.reason for v in verdicts),
+        anomalies=tuple(anomalies),
+        source=_in_words(source, boundaries),
+        notes=tuple(_notes(compared, source.num_layers, len(samples))),
+        next_step=_next_step(compared, source, {a.kind for a in anomalies if wiring[a.slot] is None}, wiring),
+    )
 
 
-def _judge_all(samples: list[Any], names: tuple[str, ...], compared: Compared, rule: Rule) -> list[list[Judgement]]:
+def _judge_all(samples: int, slots: int, compared: Compared, rule: Rule) -> list[list[Judgement]]:
     """A judgement per sample and slot: [n][S]."""
-    out = []
     place = {i: k for k, i in enumerate(compared.used)}
-    for i in range(len(samples)):
-        if i in place and compared.comparison is not None:
-            out.append([_judge_slot(s, place[i], compared, rule) for s in range(len(names))])
-        else:
-            out.append([Judgement(tested=False, reason=compared.untested.get(i, "the target gave no boundary")) for _ in names])
+    out = [
+        [
+            _judge_slot(s, place[i], compared, rule) if i in place else Judgement(tested=False, reason=compared.untested[i])
+            for s in range(slots)
+        ]
+        for i in range(samples)
+    ]
     whole = [i for i in compared.used if i not in compared.embedding_only]
     for i, why in compared.embedding_only.items():
         for j in out[i]:
@@ -95,53 +119,16 @@ def _judge_slot(s: int, k: int, compared: Compared, rule: Rule) -> Judgement:
     return out
 
 
-def _assemble(
-    samples: list[Any],
-    names: tuple[str, ...],
-    compared: Compared,
-    judged: list[list[Judgement]],
-    verdicts: list[SlotVerdict],
-    source: Any,
-    num_layers: int | None,
-) -> Identification:
-    comparison = compared.comparison
-    boundaries = tuple(comparison.boundaries) if comparison else ()
-    error, cosine, ratio = (_over_samples(comparison, name, len(names)) for name in ("error", "cosine", "ratio"))
-    steps = [stats.step for stats in comparison.stats] if comparison else []
-    anomalies = [a for v in verdicts for a in v.anomalies]
-    for s in range(len(names)):
-        anomalies += _row_anomalies(s, comparison.rows if comparison else [])
-    anomalies += _duplicates(verdicts, comparison.rows if comparison else [])
-    lines = [sample_line(sample.key, s, name, judged[i][s]) for i, sample in enumerate(samples) for s, name in enumerate(names)]
-    wiring = Wiring.of(v.boundary for v in verdicts)
-    return Identification(
-        slots=_slot_table(names, verdicts, judged, boundaries, error, cosine, ratio),
-        per_sample=pd.DataFrame(lines),
-        error=error,
-        cosine=cosine,
-        norm_ratio=ratio,
-        step=_nanmedian(np.array(steps)) if steps else np.empty(0),
-        boundaries=boundaries,
-        num_layers=num_layers,
-        wiring=wiring,
-        reasons=tuple(v.reason for v in verdicts),
-        anomalies=tuple(anomalies),
-        source=_in_words(source, boundaries),
-        notes=tuple(_notes(compared, boundaries, num_layers, len(samples))),
-        next_step="" if wiring.known else _next_step(compared, source, anomalies),
-    )
-
-
-def _nanmedian(values: np.ndarray) -> np.ndarray:
-    """Median over the first axis without NaN; NaN where there is nothing."""
-    return torch.from_numpy(values).nanmedian(dim=0).values.numpy() if len(values) else values
-
-
-def _over_samples(comparison: Any, name: str, slots: int) -> np.ndarray:
+def _over_samples(comparison: Comparison, name: str, slots: int) -> np.ndarray:
     """Median over samples of the medians over tokens: [S, B]."""
-    if comparison is None or not comparison.boundaries:
+    if not comparison.boundaries:
         return np.empty((slots, 0))
-    return _nanmedian(np.stack([median_over_rows(getattr(stats, name)).numpy() for stats in comparison.stats]).astype(np.float64))
+
+    def over_rows(lines: list[Tensor]) -> Tensor:  # B of [S, R] to [S, B]
+        return torch.stack([line.nanmedian(dim=-1).values for line in lines], dim=-1)
+
+    medians = torch.stack([over_rows(getattr(stats, name)) for stats in comparison.stats])  # [n, S, B]
+    return medians.nanmedian(dim=0).values.double().numpy()
 
 
 def _slot_table(
@@ -155,60 +142,49 @@ def _slot_table(
 ) -> pd.DataFrame:
     lines = []
     for s, name in enumerate(names):
-        order = [b for b in np.argsort(error[s], kind="stable") if np.isfinite(error[s, b])]
-        best, runner = (order[0] if order else None), (order[1] if len(order) > 1 else None)
-        margins = [j[s].margin for j in judged if np.isfinite(j[s].margin)]
-        nan = float("nan")
+        order = [int(b) for b in np.argsort(error[s], kind="stable") if np.isfinite(error[s, b])]
+        best, runner = [*order, None, None][:2]
+        best_error, best_cosine, best_ratio = (float("nan") if best is None else v[s, best] for v in (error, cosine, ratio))
+        runner_error = float("nan") if runner is None else error[s, runner]
         lines.append(
             {
                 "slot": s,
                 "name": name,
                 "best": None if best is None else boundaries[best],
-                "relative_error": nan if best is None else error[s, best],
-                "cosine": nan if best is None else cosine[s, best],
-                "norm_ratio": nan if best is None else ratio[s, best],
+                "relative_error": best_error,
+                "cosine": best_cosine,
+                "norm_ratio": best_ratio,
                 "runner_up": None if runner is None else boundaries[runner],
-                "runner_up_error": nan if runner is None else error[s, runner],
-                "margin": nan if runner is None else margin_of(error[s, best], error[s, runner]),
-                "margin_min": min(margins, default=nan),
+                "runner_up_error": runner_error,
+                "margin": margin_of(best_error, runner_error),
+                "margin_min": min((j[s].margin for j in judged if np.isfinite(j[s].margin)), default=float("nan")),
                 "agree": verdicts[s].agree,
                 "decision": "cannot tell" if verdicts[s].boundary is None else verdicts[s].boundary,
             }
         )
-    table = pd.DataFrame(lines)
-    return table.astype(dict.fromkeys(("best", "runner_up", "decision"), object))
+    return pd.DataFrame(lines).astype(dict.fromkeys(("best", "runner_up", "decision"), object))
 
 
 def _row_anomalies(s: int, rows: list[Rows]) -> list[Anomaly]:
     """Rows of a slot that could not be compared although most could, and lengths that differ."""
     out = []
     usable = [r for r in rows if r.norms[s].isfinite().any()]
-    for kind, word in (("nan", "NaN or infinite"), ("zero", "all zero")):
-        counts = [int((r.bad if kind == "nan" else r.zero)[s].sum()) for r in usable]
-        if any(counts):
-            of = sum(r.norms.shape[1] for r in usable)
-            detail = f"{sum(counts)} of {of} rows compared are {word}, in {sum(map(bool, counts))} of {len(usable)} samples; left out"
-            out.append(
-                Anomaly(
-                    s,
-                    "padding" if kind == "zero" else "nan",
-                    detail,
-                    None,
-                    sum(map(bool, counts)),
-                    len(usable),
-                    {"rows": sum(counts), "of": of},
-                )
-            )
+    of = sum(r.norms.shape[1] for r in usable)
+    for kind, word, counts in (
+        ("nan", "NaN or infinite", [int(r.bad[s].sum()) for r in usable]),
+        ("padding", "all zero", [int(r.zero[s].sum()) for r in usable]),
+    ):
+        if n := sum(map(bool, counts)):
+            detail = f"{sum(counts)} of {of} rows compared are {word}, in {n} of {len(usable)} samples; left out"
+            out.append(Anomaly(s, kind, detail, None, n, len(usable), {"rows": sum(counts), "of": of}))
     padded = [r for r in rows if r.start]
     if padded and s == 0:
         detail = f"{len(padded)} of {len(rows)} samples start with padding (up to {max(r.start for r in padded)} zero rows); left out"
         out.append(Anomaly(s, "padding", detail, None, len(padded), len(rows)))
     wrong = [r for r in rows if r.lengths[s] is not None and r.lengths[s] != len(r.token_ids) + r.start]
     if wrong:
-        first = wrong[0]
-        detail = (
-            f"{len(wrong)} of {len(rows)} samples: {first.key} has {first.lengths[s]} rows for {len(first.token_ids) + first.start} tokens"
-        )
+        first, tokens = wrong[0], len(wrong[0].token_ids) + wrong[0].start
+        detail = f"{len(wrong)} of {len(rows)} samples: {first.key} has {first.lengths[s]} rows for {tokens} tokens"
         out.append(Anomaly(s, "length", detail, None, len(wrong), len(rows)))
     return out
 
@@ -230,46 +206,45 @@ def _duplicates(verdicts: list[SlotVerdict], rows: list[Rows]) -> list[Anomaly]:
 
 def _in_words(source: Any, boundaries: tuple) -> str:
     span = (
-        "no boundary"
-        if not boundaries
-        else f"boundaries {boundaries[0]} to {boundaries[-1]}"
-        if len(boundaries) > 1
-        else "the embedding alone"
+        f"boundaries {boundaries[0]} to {boundaries[-1]}" if len(boundaries) > 1 else "the embedding alone" if boundaries else "no boundary"
     )
     if isinstance(source, Sketch):
         return f"a sketch of {source.target or 'the target'} ({span})"
-    name = Path(getattr(source, "path", "") or "").name
-    return f"{getattr(source, 'kind', 'the target')} {name} ({span})".replace("  ", " ")
+    return f"{getattr(source, 'kind', 'the target')} {Path(source.path).name} ({span})"
 
 
-def _notes(compared: Compared, boundaries: tuple, num_layers: int | None, samples: int) -> list[str]:
+def _notes(compared: Compared, num_layers: int | None, samples: int) -> list[str]:
     notes = list(compared.notes)
-    if boundaries and not compared.complete:
-        last = boundaries[-1]
+    if compared.comparison.boundaries and not compared.complete:
+        last = compared.comparison.boundaries[-1]
         beyond = f"boundaries {last + 1} to {num_layers} and final" if num_layers and last < num_layers else "boundaries beyond it"
         notes.append(f"looked at up to boundary {last}; {beyond} not looked at")
     reasons = Counter(compared.untested.values())
     notes += [f"{n} of {samples} samples not compared: {why}" for why, n in reasons.most_common(3)]
-    massive = sum(stats.massive for stats in compared.comparison.stats) if compared.comparison else 0
+    massive = sum(stats.massive for stats in compared.comparison.stats)
     if massive:
         notes.append(f"{massive} rows have massive activations (norm above 10 medians) somewhere; left out there")
     return notes
 
 
-def _next_step(compared: Compared, source: Any, anomalies: list[Anomaly]) -> str:
-    """The cheapest measurement that would tell more."""
-    kinds = {a.kind for a in anomalies}
+def _next_step(compared: Compared, source: Any, kinds: set[str], wiring: Wiring) -> str:
+    """The cheapest measurement that would tell more. `kinds`: the anomalies of the slots that cannot be told."""
+    looked_at = len(compared.comparison.boundaries)
+    if wiring.known:
+        return ""
     if isinstance(source, Sketch) and (compared.embedding_only or not compared.used):
         return (
             f"sketch this dump's own samples ({MAKE_SKETCH}), or dump the sketch's token ids with the engine that made the dump "
             "(`eaglelab sketch --probe sketch.safetensors` prints them)"
         )
-    if "edge" in kinds or (len(compared.comparison.boundaries if compared.comparison else ()) > 1 and not compared.complete):
+    if "edge" in kinds or (looked_at > 1 and not compared.complete):
         return "run the forward further: a larger --up-to, or all layers"
-    if compared.comparison is not None and len(compared.comparison.boundaries) == 1:
+    if looked_at == 1:
         return f"which boundary: run the forward (eaglelab identify DUMP --target TARGET), or make a sketch ({MAKE_SKETCH})"
     if "tie" in kinds:
         return "compare with the checkpoint in the dtype that made the dump, on more samples"
     if "no match" in kinds:
         return "check that the target is the checkpoint (and the tokenizer) that made the dump: nothing of it fits these values"
-    return "see the anomalies of the slots that cannot be told"
+    if kinds:
+        return "see the anomalies of the slots that cannot be told"
+    return "read more samples, longer ones and of this target's tokens: the reasons say what these lack"

@@ -16,7 +16,7 @@ MIN_ROWS = 4
 
 @dataclass
 class BoundaryRows:
-    """One boundary at the chosen rows of one sample, in the space of `Rows.states`."""
+    """One boundary at the chosen rows of one sample, in the space of `Rows.states`; NaN where it is not known."""
 
     states: Tensor  # [R, D] float32
     norms: Tensor  # [R]
@@ -34,74 +34,63 @@ class BoundaryText:
 
 @dataclass
 class SampleStats:
-    """What one sample said. B boundaries looked at, S slots, R rows; medians are over rows that count."""
+    """What one sample said. B boundaries looked at, S slots, R rows, P probes, M texts; medians are over rows that count."""
 
+    # rows looked for elsewhere in the same text, per probe the best over boundaries and positions
+    own_error: Tensor  # [S, P]
+    own_boundary: Tensor  # [S, P] index of the boundary
+    own_offset: Tensor  # [S, P] the slot's row t is the boundary's row t + offset
+    # rows of other texts at the same position, best over boundaries
+    other_error: Tensor  # [S, M]
+    other_boundary: Tensor  # [S, M]
     error: list[Tensor] = field(default_factory=list)  # B of [S, R], relative error, NaN where a row does not count
     cosine: list[Tensor] = field(default_factory=list)  # B of [S, R]
     ratio: list[Tensor] = field(default_factory=list)  # B of [S, R]
     toward: list[Tensor] = field(default_factory=list)  # B of [S, R], how far the slot lies from b toward b-1, 1 = there
-    away: list[Tensor] = field(default_factory=list)  # B of [S, R], how far it lies from b-1 toward b
     other: list[Tensor] = field(default_factory=list)  # B of [S], median relative error to the boundary at other tokens
-    step: list[float] = field(default_factory=list)  # B, relative distance of the boundary to the one before
     branch: list[Tensor] = field(default_factory=list)  # B of [S], median relative error to the branch without the residual
     gram: list[Tensor] = field(default_factory=list)  # B of [S], Gram matrices' distance over the boundary's spread
     order: list[Tensor] = field(default_factory=list)  # B of [S], order statistics' relative error
     order_other: list[Tensor] = field(default_factory=list)  # B of [S], the same against other tokens' rows
     massive: int = 0
-    # rows looked for elsewhere in the same text, per probe the best over boundaries and positions
-    own_error: Tensor | None = None  # [S, P]
-    own_boundary: Tensor | None = None  # [S, P] index of the boundary
-    own_offset: Tensor | None = None  # [S, P] the slot's row t is the boundary's row t + offset
-    # rows of other texts at the same position, best over boundaries
-    other_error: Tensor | None = None  # [S, M]
-    other_boundary: Tensor | None = None  # [S, M]
+
+    @classmethod
+    def empty(cls, rows: Rows, texts: int) -> SampleStats:
+        S, P = rows.probe_states.shape[:2]
+        nowhere = torch.zeros(S, P, dtype=torch.int64)
+        return cls(torch.full((S, P), torch.inf), nowhere, nowhere.clone(), torch.full((S, texts), torch.inf), nowhere.new_zeros(S, texts))
 
 
 class Comparison:
     """Takes boundaries in order, for all samples at once; `stats` and `boundaries` are the result."""
 
     def __init__(self, rows: list[Rows], text_ids: list[Tensor], own_text: list[int | None]) -> None:
-        self.rows = rows
-        self.text_ids = text_ids
-        self.own_text = own_text
+        self.rows, self.own_text = rows, own_text
         self.boundaries: list[Boundary] = []
-        self.stats = [SampleStats() for _ in rows]
+        self.stats = [SampleStats.empty(r, len(text_ids)) for r in rows]
         self._before: list[Tensor | None] = [None] * len(rows)
         self._swap_probes = [
             [_distinct_probes(r, ids, own == j) for j, ids in enumerate(text_ids)] for r, own in zip(rows, own_text, strict=True)
         ]
 
-    def add(self, boundary: Boundary, at_rows: list[BoundaryRows | None], texts: list[BoundaryText | None]) -> None:
-        """One boundary: `at_rows` one per sample (None: not known there), `texts` one per text."""
+    def add(self, boundary: Boundary, at_rows: list[BoundaryRows], texts: list[BoundaryText]) -> None:
+        """One boundary: `at_rows` one per sample, `texts` one per text."""
         self.boundaries.append(boundary)
         for i, here in enumerate(at_rows):
-            self._compare(i, boundary, here)
-            self._before[i] = None if here is None else here.states
-            if any(t is not None for t in texts):
-                self._look_elsewhere(i, texts)
+            self._compare(i, here, self._before[i] if boundary != FINAL else None)
+            self._before[i] = here.states
+            self._look_elsewhere(i, texts)
 
-    def _compare(self, i: int, boundary: Boundary, here: BoundaryRows | None) -> None:
+    def _compare(self, i: int, here: BoundaryRows, before: Tensor | None) -> None:
         rows, stats = self.rows[i], self.stats[i]
-        S, R = rows.norms.shape
-        nothing = torch.full((S, R), float("nan"))
-        if here is None:
-            for name in ("error", "cosine", "ratio", "toward", "away"):
-                getattr(stats, name).append(nothing)
-            for name in ("other", "branch", "gram", "order", "order_other"):
-                getattr(stats, name).append(nothing.new_full((S,), float("nan")))
-            stats.step.append(float("nan"))
-            return
         left_out = massive(here.norms)[None] | massive(rows.norms)  # [S, R]
         stats.massive = max(stats.massive, int(left_out.any(dim=0).sum()))
-        before = self._before[i] if boundary != FINAL else None
-        per_row = [_against(rows.states[s].float(), rows.norms[s], here, before) for s in range(S)]
-        for name in ("error", "cosine", "ratio", "toward", "away"):
+        per_row = [_against(slot, norms, here, before) for slot, norms in zip(rows.states, rows.norms, strict=True)]
+        for name in ("error", "cosine", "ratio", "toward"):
             value = torch.stack([row[name] for row in per_row])  # [S, R]
             getattr(stats, name).append(value.masked_fill(left_out, float("nan")))
         for name in ("other", "branch"):
             getattr(stats, name).append(torch.stack([row[name].nanmedian() for row in per_row]))  # [S]
-        step = nothing[:1] if before is None else (here.states - before).norm(dim=-1) / here.norms
-        stats.step.append(float(step.nanmedian()))
         self._compare_shape(i, here, left_out)
 
     def _compare_shape(self, i: int, here: BoundaryRows, left_out: Tensor) -> None:
@@ -113,33 +102,22 @@ class Comparison:
         for name, values in zip(("gram", "order", "order_other"), zip(*results, strict=True), strict=True):
             getattr(stats, name).append(torch.tensor(values))
 
-    def _look_elsewhere(self, i: int, texts: list[BoundaryText | None]) -> None:
+    def _look_elsewhere(self, i: int, texts: list[BoundaryText]) -> None:
         rows, stats, b = self.rows[i], self.stats[i], len(self.boundaries) - 1
-        S, P = rows.probe_states.shape[:2]
-        if stats.own_error is None:
-            stats.own_error, stats.own_boundary, stats.own_offset = (
-                torch.full((S, P), torch.inf),
-                torch.zeros(S, P).long(),
-                torch.zeros(S, P).long(),
-            )
-            stats.other_error, stats.other_boundary = torch.full((S, len(texts)), torch.inf), torch.zeros(S, len(texts)).long()
         own = self.own_text[i]
-        if own is not None and texts[own] is not None:
+        if own is not None:
             error, offset = _nearest_row(rows, texts[own])
             better = error < stats.own_error
-            stats.own_error = torch.where(better, error, stats.own_error)
-            stats.own_boundary[better] = b
-            stats.own_offset = torch.where(better, offset, stats.own_offset)
+            stats.own_error[better], stats.own_offset[better], stats.own_boundary[better] = error[better], offset[better], b
         for j, text in enumerate(texts):
             probes = self._swap_probes[i][j]
-            if text is None or len(probes) < MIN_ROWS:
+            if len(probes) < MIN_ROWS:
                 continue
             places = rows.positions[rows.probes[probes]]
             gap = (rows.probe_states[:, probes] - text.states[places]).norm(dim=-1) / text.norms[places]  # [S, P']
             error = gap.nanmedian(dim=-1).values.nan_to_num(torch.inf)
             better = error < stats.other_error[:, j]
-            stats.other_error[better, j] = error[better]
-            stats.other_boundary[better, j] = b
+            stats.other_error[better, j], stats.other_boundary[better, j] = error[better], b
 
 
 def _distinct_probes(rows: Rows, ids: Tensor, own: bool) -> Tensor:
@@ -162,11 +140,10 @@ def _against(slot: Tensor, slot_norms: Tensor, here: BoundaryRows, before: Tenso
     }
     nothing = torch.full_like(slot_norms, float("nan"))
     if before is None:
-        return out | {"toward": nothing, "away": nothing, "branch": nothing}
+        return out | {"toward": nothing, "branch": nothing}
     branch = here.states - before  # [R, D] the layer's output without the residual
     length = branch.pow(2).sum(dim=-1)
-    toward = -(gap * branch).sum(dim=-1) / length
-    return out | {"toward": toward, "away": 1 - toward, "branch": (slot - branch).norm(dim=-1) / length.sqrt()}
+    return out | {"toward": -(gap * branch).sum(dim=-1) / length, "branch": (slot - branch).norm(dim=-1) / length.sqrt()}
 
 
 def _shape(slot_gram: Tensor, slot_order: Tensor, here: BoundaryRows, keep: Tensor) -> tuple[float, float, float]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from eaglelab.identify.compare import MIN_ROWS, SampleStats
 from eaglelab.identify.rows import Rows
-from eaglelab.identify.rule import Judgement, Rule
+from eaglelab.identify.rule import SWAPPED, Judgement, Rule
 from eaglelab.wiring import Boundary
 
 SHARE = 0.6
@@ -35,20 +37,28 @@ def absent(rows: Rows, s: int, width: int) -> Judgement | None:
     left = int(rows.norms[s].isfinite().sum())
     if left >= MIN_ROWS:
         return None
-    for kind, what in (("nan", rows.bad[s]), ("zero", rows.zero[s])):
-        if 2 * int(what.sum()) >= count:
-            text = "NaN or infinite" if kind == "nan" else "all zero"
-            return Judgement(
-                kind=kind, rows=left, reason=f"{int(what.sum())} of {count} rows are {text}", numbers={"rows": int(what.sum()), "of": count}
-            )
+    for kind, text, what in (("nan", "NaN or infinite", rows.bad[s]), ("zero", "all zero", rows.zero[s])):
+        n = int(what.sum())
+        if 2 * n >= count:
+            return Judgement(kind=kind, rows=left, reason=f"{n} of {count} rows are {text}", numbers={"rows": n, "of": count})
     return None
 
 
 def explain(out: Judgement, stats: SampleStats, rows: Rows, s: int, boundaries: list[Boundary], texts: list[str], rule: Rule) -> None:
     """Give an undecided judgement a kind, the first of these that fits with numbers; else leave it as it is."""
-    for attempt in (_shifted, _swapped, _without_residual, _other_basis, _scaled):
-        if attempt(out, stats, rows, s, boundaries, texts, rule):
-            return
+    found = (
+        _shifted(out, stats, s, boundaries, rule)
+        or _swapped(out, stats, s, boundaries, texts, rule)
+        or _without_residual(out, stats, s, boundaries, rule)
+        or _other_basis(stats, s, boundaries)
+        or _scaled(out, stats, rows, s, boundaries, rule)
+    )
+    if found:
+        out.kind, out.found, out.numbers, out.reason = found
+
+
+Explanation = tuple[str, Boundary, dict[str, Any], str] | None
+"""kind, the boundary that the slot is a version of, numbers, reason."""
 
 
 def _mode(values: Tensor) -> tuple[int, float]:
@@ -57,110 +67,95 @@ def _mode(values: Tensor) -> tuple[int, float]:
     return int(found[counts.argmax()]), float(counts.max()) / len(values)
 
 
-def _shifted(out: Judgement, stats: SampleStats, rows: Rows, s: int, boundaries: list, texts: list[str], rule: Rule) -> bool:
-    if stats.own_error is None:
-        return False
+def _shifted(out: Judgement, stats: SampleStats, s: int, boundaries: list[Boundary], rule: Rule) -> Explanation:
     error = stats.own_error[s]
     finite = error.isfinite()
     good = finite & (error <= rule.error)
     if int(good.sum()) < MIN_ROWS or int(good.sum()) < SHARE * int(finite.sum()):
-        return False
+        return None
     offset, share = _mode(stats.own_offset[s][good])
     hits = good & (stats.own_offset[s] == offset)
     at_offset = float(error[hits].median())
     if offset == 0 or share < SHARE or at_offset > BETTER * out.error:
-        return False
+        return None
     place, place_share = _mode(stats.own_boundary[s][hits])
-    out.kind, out.found = "shifted", boundaries[place] if place_share >= SHARE else None
-    out.numbers = {"offset": offset, "relative_error": at_offset, "share": share}
-    out.reason = (
-        f"row t holds boundary {out.found if out.found is not None else '?'} of row t{offset:+d} (relative error {at_offset:.3g} in "
+    found = boundaries[place] if place_share >= SHARE else None
+    reason = (
+        f"row t holds boundary {'?' if found is None else found} of row t{offset:+d} (relative error {at_offset:.3g} in "
         f"{share:.0%} of the rows looked for; in place {out.error:.3g})"
     )
-    return True
+    return "shifted", found, {"offset": offset, "relative_error": at_offset, "share": share}, reason
 
 
-def _swapped(out: Judgement, stats: SampleStats, rows: Rows, s: int, boundaries: list, texts: list[str], rule: Rule) -> bool:
-    if stats.other_error is None or stats.other_error.shape[1] == 0:
-        return False
+def _swapped(out: Judgement, stats: SampleStats, s: int, boundaries: list[Boundary], texts: list[str], rule: Rule) -> Explanation:
     j = int(stats.other_error[s].argmin())
     error = float(stats.other_error[s, j])
-    if not error <= min(rule.error, BETTER * out.error if out.error == out.error else rule.error):
-        return False
-    out.kind, out.found = "swapped rows", boundaries[int(stats.other_boundary[s, j])]
-    out.numbers = {"other": texts[j], "relative_error": error}
-    out.reason = (
-        f"holds the rows of {texts[j]}: boundary {out.found} there at relative error {error:.3g}; "
+    if not error <= min(rule.error, BETTER * out.error):
+        return None
+    found = boundaries[int(stats.other_boundary[s, j])]
+    reason = (
+        f"holds the rows of {texts[j]}: boundary {found} there at relative error {error:.3g}; "
         f"on its own tokens the nearest is {out.best} at {out.error:.3g}"
     )
-    return True
+    return SWAPPED, found, {"other": texts[j], "relative_error": error}, reason
 
 
-def _without_residual(out: Judgement, stats: SampleStats, rows: Rows, s: int, boundaries: list, texts: list[str], rule: Rule) -> bool:
-    errors = torch.stack([line[s] for line in stats.branch]).nan_to_num(torch.inf)
-    order = errors.argsort().tolist()
-    best = float(errors[order[0]])
-    following = float(errors[order[1]]) if len(order) > 1 else float("inf")
+def _without_residual(out: Judgement, stats: SampleStats, s: int, boundaries: list[Boundary], rule: Rule) -> Explanation:
+    b, best, following = _two_least(torch.stack([line[s] for line in stats.branch]))
     if not (best <= rule.error and best <= BETTER * out.error and following >= rule.margin * best):
-        return False
-    out.kind, out.found = "without residual", boundaries[order[0]]
-    out.numbers = {"relative_error": best, "next": following}
-    out.reason = (
-        f"is what layer {boundaries[order[0]] - 1} adds, without the residual (relative error {best:.3g} to boundary {out.found} minus "
-        f"{boundaries[order[0]] - 1}, the next layer's {following:.3g})"
+        return None
+    reason = (
+        f"is what layer {boundaries[b] - 1} adds, without the residual (relative error {best:.3g} to boundary {boundaries[b]} minus "
+        f"{boundaries[b] - 1}, the next layer's {following:.3g})"
     )
-    return True
+    return "without residual", boundaries[b], {"relative_error": best, "next": following}, reason
 
 
-def _other_basis(out: Judgement, stats: SampleStats, rows: Rows, s: int, boundaries: list, texts: list[str], rule: Rule) -> bool:
+def _other_basis(stats: SampleStats, s: int, boundaries: list[Boundary]) -> Explanation:
     """Equal norms per token and equal Gram matrices with another direction: a rotation; equal sorted values too: a permutation."""
-    distances = torch.stack([line[s] for line in stats.gram]).nan_to_num(torch.inf)
-    b = int(distances.argmin())
-    distance = float(distances[b])
+    b, distance, following = _two_least(torch.stack([line[s] for line in stats.gram]))
     norm_distance = float((stats.ratio[b][s] - 1).abs().nanmedian())
     cosine = float(stats.cosine[b][s].nanmedian())
     if not (distance <= GRAM_DISTANCE and norm_distance <= NORM_DISTANCE and cosine <= GRAM_MIN_COSINE):
-        return False
-    following = float(distances.sort().values[1]) if len(distances) > 1 else float("inf")
-    out.found = boundaries[b] if following >= GRAM_MARGIN * max(distance, 1e-3) else None
+        return None
+    found = boundaries[b] if following >= GRAM_MARGIN * max(distance, 1e-3) else None
     same, other = float(stats.order[b][s]), float(stats.order_other[b][s])
-    out.kind = "permuted channels" if same <= BETTER * other else "rotated basis"
-    out.numbers = {
+    kind = "permuted channels" if same <= BETTER * other else "rotated basis"
+    numbers = {
         "gram_distance": distance, "gram_next": following, "norm_distance": norm_distance, "cosine": cosine,
         "sorted_values_error": same, "sorted_values_other_tokens": other,
     }  # fmt: skip
-    out.reason = (
-        f"boundary {out.found if out.found is not None else '?'} in another basis ({out.kind}): equal norms (off by {norm_distance:.2g}) "
+    reason = (
+        f"boundary {'?' if found is None else found} in another basis ({kind}): equal norms (off by {norm_distance:.2g}) "
         f"and token Gram matrices (off by {distance:.2g}, next boundary {following:.2g}), but cosine {cosine:.2g}; "
         f"sorted values off by {same:.2g}, other tokens' by {other:.2g}"
     )
-    return True
+    return kind, found, numbers, reason
 
 
-def _scaled(out: Judgement, stats: SampleStats, rows: Rows, s: int, boundaries: list, texts: list[str], rule: Rule) -> bool:
+def _scaled(out: Judgement, stats: SampleStats, rows: Rows, s: int, boundaries: list[Boundary], rule: Rule) -> Explanation:
     """The direction of a boundary at another length: one factor for all tokens, or every token brought to one length."""
     cosine = torch.stack([line[s] for line in stats.cosine])  # [B, R]
-    sine = (1 - cosine.clamp(-1, 1).pow(2)).sqrt().nanmedian(dim=-1).values.nan_to_num(torch.inf)  # [B]
-    order = sine.argsort().tolist()
-    best, b = float(sine[order[0]]), order[0]
-    following = float(sine[order[1]]) if len(order) > 1 else float("inf")
+    b, best, following = _two_least((1 - cosine.clamp(-1, 1).pow(2)).sqrt().nanmedian(dim=-1).values)  # of the sine, [B]
     limit = rule.clear_error if following < torch.inf else rule.embedding_error
     if not (best <= limit and best <= BETTER * out.error and following >= rule.clear_margin * best):
-        return False
+        return None
     factor, spread = _centre(stats.ratio[b][s])
     length, length_spread = _centre(rows.norms[s])
     if spread <= NORM_DISTANCE < abs(factor - 1):
-        out.kind, text = "scaled", f"boundary {boundaries[b]} times {factor:.4g}"
+        kind, text = "scaled", f"boundary {boundaries[b]} times {factor:.4g}"
     elif length_spread <= NORM_DISTANCE:
-        out.kind, text = "normed", f"boundary {boundaries[b]} with every token brought to length {length:.4g}"
+        kind, text = "normed", f"boundary {boundaries[b]} with every token brought to length {length:.4g}"
     else:
-        return False
-    out.found = boundaries[b]
-    out.numbers = {"factor": factor, "factor_spread": spread, "sine": best, "next": following}
-    out.reason = (
-        f"{text} (what is left of the direction {best:.3g}, next boundary {following:.3g}; relative error as it is {out.error:.3g})"
-    )
-    return True
+        return None
+    reason = f"{text} (what is left of the direction {best:.3g}, next boundary {following:.3g}; relative error as it is {out.error:.3g})"
+    return kind, boundaries[b], {"factor": factor, "factor_spread": spread, "sine": best, "next": following}, reason
+
+
+def _two_least(distances: Tensor) -> tuple[int, float, float]:
+    """Place of the least of [B] distances, the least, and the one after it; NaN counts as infinite."""
+    values, order = distances.nan_to_num(torch.inf).sort(stable=True)
+    return int(order[0]), float(values[0]), float(values[1]) if len(values) > 1 else float("inf")
 
 
 def _centre(values: Tensor) -> tuple[float, float]:

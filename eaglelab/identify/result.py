@@ -10,10 +10,8 @@ import numpy as np
 import pandas as pd
 
 from eaglelab.findings import plain
-from eaglelab.identify.rule import Judgement, Rule, margin_of
-from eaglelab.wiring import Boundary, Wiring, boundary_name
-
-SWAPPED = "swapped rows"
+from eaglelab.identify.rule import SWAPPED, Judgement, Rule, margin_of
+from eaglelab.wiring import Boundary, Wiring, boundary_phrase
 
 
 @dataclass(frozen=True)
@@ -34,8 +32,7 @@ class Anomaly:
     numbers: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        names = ("slot", "kind", "detail", "boundary", "samples", "of", "numbers")
-        return {name: plain(getattr(self, name)) for name in names}
+        return plain(vars(self))
 
 
 @dataclass(frozen=True)
@@ -50,8 +47,6 @@ class Identification:
     error: np.ndarray  # [S, B] median relative error
     cosine: np.ndarray  # [S, B]
     norm_ratio: np.ndarray  # [S, B]
-    step: np.ndarray
-    """[B] relative distance of each boundary to the one before, NaN for the embedding and `final`."""
     boundaries: tuple[Boundary, ...]
     """The columns: boundaries looked at."""
     num_layers: int | None
@@ -65,20 +60,6 @@ class Identification:
     next_step: str = ""
     """The cheapest measurement that would tell more, empty when all is told."""
 
-    @property
-    def matrix(self) -> pd.DataFrame:
-        """Slot × boundary, long: slot, boundary, relative_error, cosine, norm_ratio."""
-        S, B = self.error.shape
-        return pd.DataFrame(
-            {
-                "slot": np.repeat(np.arange(S), B),
-                "boundary": list(self.boundaries) * S,
-                "relative_error": self.error.ravel(),
-                "cosine": self.cosine.ravel(),
-                "norm_ratio": self.norm_ratio.ravel(),
-            }
-        )
-
     def to_json(self) -> dict[str, Any]:
         """JSON-ready: the wiring, the slots' table, reasons, anomalies, notes."""
         return {
@@ -91,11 +72,6 @@ class Identification:
             "notes": list(self.notes),
             "next": self.next_step,
         }
-
-
-def said(boundary: Boundary, num_layers: int | None = None) -> str:
-    name = boundary_name(boundary, num_layers)
-    return f"boundary {name}" if name[0].isdigit() else name
 
 
 COLUMNS = ("best", "relative_error", "cosine", "norm_ratio", "runner_up", "runner_up_error", "margin")
@@ -131,9 +107,9 @@ def over_samples(s: int, judged: list[Judgement], rule: Rule, num_layers: int | 
     anomalies = [_gather(s, kind, judged) for kind in dict.fromkeys(j.kind for j in judged if j.kind)]
     text = f"{agree} of {len(tested)}"
     if told and agree >= rule.agree * len(tested) and 2 * direct > len(tested):
-        return SlotVerdict(top, text, f"{said(top, num_layers)} in {text} samples: {_fit(tested, top)}", anomalies)
+        return SlotVerdict(top, text, f"{boundary_phrase(top, num_layers)} in {text} samples: {_fit(tested, top)}", anomalies)
     if len(told) > 1 or direct:
-        votes = ", ".join(f"{said(b)} in {n}" for b, n in told.most_common())
+        votes = ", ".join(f"{boundary_phrase(b)} in {n}" for b, n in told.most_common())
         others = next((j.reason for j in tested if j.boundary != top), "")
         return SlotVerdict(None, text, f"the samples disagree: {votes} of {len(tested)}; elsewhere: {others}", anomalies)
     kinds = Counter(j.kind for j in judged if j.kind)

@@ -29,7 +29,7 @@ class Rows:
     token_ids: Tensor  # [T], from `start` on
     positions: Tensor  # [R] int64, ascending, in token_ids
     start: int  # leading padding rows left out
-    states: Tensor  # [S, R, D] float32, or the dump's dtype where D = H
+    states: Tensor  # [S, R, D] float32
     norms: Tensor  # [S, R] float32
     bad: Tensor  # [S, R] bool: NaN or infinite
     zero: Tensor  # [S, R] bool
@@ -99,13 +99,12 @@ def read_rows(
     bad = ~full.isfinite().all(dim=-1) & there  # [S, R]
     zero = (full == 0).all(dim=-1)
     full[bad | zero] = float("nan")
-    states = full @ signs if project else _in_dump_dtype(full, slots)
     return Rows(
         key=sample.key,
         token_ids=sample.token_ids[start:],
         positions=positions,
         start=start,
-        states=states,
+        states=full @ signs if project else full,
         norms=full.norm(dim=-1),
         bad=bad,
         zero=zero,
@@ -123,12 +122,6 @@ def read_rows(
 def spread(R: int) -> Tensor:
     """GRAM_ROWS places spread over R rows: [G]."""
     return torch.linspace(0, max(R - 1, 0), min(GRAM_ROWS, R)).round().long().unique()
-
-
-def _in_dump_dtype(full: Tensor, slots: list[Tensor | None]) -> Tensor:
-    """Half the memory where the dump has 16 bits; the values are the same."""
-    dtypes = {slot.dtype for slot in slots if slot is not None}
-    return full.to(dtypes.pop()) if len(dtypes) == 1 and dtypes <= {torch.bfloat16, torch.float16} else full
 
 
 def _slot_distance(full: Tensor) -> Tensor:

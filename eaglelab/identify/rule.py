@@ -6,13 +6,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from eaglelab.identify.compare import MIN_ROWS, SampleStats
 from eaglelab.wiring import FINAL, Boundary
 
 ERROR_FLOOR = 5e-4
 """Errors below this count as this in a margin: a quarter of bfloat16's rounding, and more than a sketch's float16 loses."""
+
+
+SWAPPED = "swapped rows"
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,6 @@ class Judgement:
 
 def margin_of(error: float, runner_up_error: float) -> float:
     return runner_up_error / max(error, ERROR_FLOOR)
-
-
-def median_over_rows(lines: list[Tensor]) -> Tensor:
-    """B lists of [S, R] to [S, B] medians over the rows that count."""
-    return torch.stack([line.nanmedian(dim=-1).values for line in lines], dim=-1)
 
 
 def judge(stats: SampleStats, s: int, boundaries: list[Boundary], complete: bool, rule: Rule) -> Judgement:
@@ -166,6 +163,10 @@ def _toward_runner(stats: SampleStats, s: int, best: int, runner: int, boundarie
     """How far the slot lies from the best boundary toward an adjacent runner-up, as a share of that step; 0 when not adjacent."""
     if FINAL in (boundaries[best], boundaries[runner]):
         return 0.0
-    line = stats.toward[best] if runner == best - 1 else stats.away[runner] if runner == best + 1 else None
-    value = float("nan") if line is None else float(line[s].nanmedian())
-    return value if value == value else 0.0
+    if runner == best - 1:
+        share = stats.toward[best][s].nanmedian()
+    elif runner == best + 1:
+        share = 1 - stats.toward[runner][s].nanmedian()
+    else:
+        return 0.0
+    return float(share.nan_to_num(0.0))

@@ -23,52 +23,43 @@ MAKE_SKETCH = "eaglelab sketch TARGET --dump DUMP --out sketch.safetensors"
 class Compared:
     """A finished comparison and what was and was not in it."""
 
-    comparison: Comparison | None
+    comparison: Comparison
     used: list[int]  # indices of the samples in the comparison
     texts: list[str]  # names of the texts in which rows were looked for
-    complete: bool  # all boundaries were looked at, `final` too
     dim: int | None  # of the projection through which errors were estimated
     width: int
     untested: dict[int, str] = field(default_factory=dict)  # sample index: why
     embedding_only: dict[int, str] = field(default_factory=dict)  # sample index: why
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def complete(self) -> bool:
+        """All boundaries were looked at, `final` too."""
+        return FINAL in self.comparison.boundaries
 
-def against_forward(
-    samples: Sequence[Any], visit_all: Any, names: tuple[str, ...], rows: int, seed: int, vocab_size: int | None = None
-) -> Compared:
-    """Compare with boundaries that `visit_all(token_ids, visit)` hands over one after another, in full width."""
+
+def against_forward(samples: Sequence[Any], source: Any, names: tuple[str, ...], rows: int, seed: int) -> Compared:
+    """Compare with boundaries that `source.visit` hands over one after another, in full width."""
     starts = [leading_padding(sample) for sample in samples]
     positions = [_positions(sample, start, rows, seed + i) for i, (sample, start) in enumerate(zip(samples, starts, strict=True))]
+    vocab_size = getattr(source, "vocab_size", None)
     untested = {i: why for i, p in enumerate(positions) if (why := _unusable(samples[i], len(p), vocab_size))}
     used = [i for i in range(len(samples)) if i not in untested]
     token_ids = [samples[i].token_ids[starts[i] :] for i in used]
-    out = Compared(None, used, [samples[i].key for i in used], False, None, 0, untested)
-    if not used:
-        return out
-    signs: list[Tensor] = []
+    width, signs = source.hidden_size, projection(source.hidden_size, SEARCH_DIM)
+    read = [read_rows(samples[i], names, positions[i], starts[i], width, signs, False, spread(len(positions[i]))) for i in used]
+    comparison = Comparison(read, token_ids, list(range(len(used))))
 
     def visit(boundary: Boundary, states: Sequence[Tensor]) -> None:
-        if out.comparison is None:
-            out.width = states[0].shape[-1]
-            signs.append(projection(out.width, SEARCH_DIM, seed=0))
-            out.comparison = Comparison(
-                [_read(samples[i], names, positions[i], starts[i], out.width, signs[0]) for i in used],
-                token_ids,
-                list(range(len(used))),
-            )
-        comparison = out.comparison
-        at_rows = [_at_rows(state, row) for state, row in zip(states, comparison.rows, strict=True)]
-        comparison.add(boundary, at_rows, [_text(state, signs[0]) for state in states])
+        comparison.add(boundary, [_at_rows(*pair) for pair in zip(states, read, strict=True)], [_text(state, signs) for state in states])
 
-    visit_all(token_ids, visit)
-    out.complete = out.comparison is not None and FINAL in out.comparison.boundaries
-    compared = sum(len(positions[i]) for i in used)
-    out.notes.append(
-        f"compared {compared:,} of {sum(map(len, token_ids)):,} rows of {len(used)} of {len(samples)} samples "
+    if used:
+        source.visit(token_ids, visit)
+    note = (
+        f"compared {sum(len(positions[i]) for i in used):,} of {sum(map(len, token_ids)):,} rows of {len(used)} of {len(samples)} samples "
         f"(at most {rows:,} a sample, seed {seed}; first tokens and padding left out)"
     )
-    return out
+    return Compared(comparison, used, [samples[i].key for i in used], None, width, untested, notes=[note])
 
 
 def _positions(sample: Any, start: int, rows: int, seed: int) -> Tensor:
@@ -86,10 +77,6 @@ def _unusable(sample: Any, rows: int, vocab_size: int | None) -> str | None:
     return None
 
 
-def _read(sample: Any, names: tuple[str, ...], positions: Tensor, start: int, width: int, signs: Tensor) -> Rows:
-    return read_rows(sample, names, positions, start, width, signs, False, spread(len(positions)))
-
-
 def _at_rows(state: Tensor, rows: Rows) -> BoundaryRows:
     chosen = state[rows.positions.to(state.device)].cpu().float()  # [R, H]
     fixed = chosen[rows.fixed]  # [G, H]
@@ -104,33 +91,31 @@ def _text(state: Tensor, signs: Tensor) -> BoundaryText:
 def against_sketch(samples: Sequence[Any], sketch: Sketch, names: tuple[str, ...], rows: int) -> Compared:
     """Compare with a sketch, on the rows whose whole prefix it knows; elsewhere only with the embedding rows that it has."""
     signs = sketch.projection()
-    texts = [f"text {j} of the sketch" for j in range(len(sketch.texts))]
-    out = Compared(None, [], texts, sketch.up_to is None, sketch.dim, sketch.hidden_size)
     read: list[Rows] = []
     own: list[int | None] = []
+    used, untested, embedding_only = [], {}, {}
     for i, sample in enumerate(samples):
         start = leading_padding(sample)
         text, places = _sketched_rows(sample.token_ids[start:], sketch, rows)
-        if len(places) < MIN_ROWS:
-            out.untested[i] = _no_prefix(sample.token_ids[start:], sketch)
-            continue
         if text is None:
-            out.embedding_only[i] = _no_prefix(sample.token_ids[start:], sketch)
-        fixed = (places < GRAM_ROWS).nonzero()[:, 0] if text is not None else places[:0]
-        read.append(read_rows(sample, names, places, start, sketch.hidden_size, signs, True, fixed))
-        own.append(text)
-        out.used.append(i)
-    if read:
-        out.comparison = Comparison(read, [t.token_ids for t in sketch.texts], own)
-        for b, boundary in enumerate(sketch.boundaries):
-            at_rows = [_sketched(sketch, b, j, r, signs) for j, r in zip(own, read, strict=True)]
-            out.comparison.add(boundary, at_rows, [BoundaryText(t.states[b], t.norms[b]) for t in sketch.texts])
+            kind = embedding_only if len(places) >= MIN_ROWS else untested
+            kind[i] = _no_prefix(sample.token_ids[start:], sketch)
+        if len(places) >= MIN_ROWS:
+            fixed = (places < GRAM_ROWS).nonzero()[:, 0] if text is not None else places[:0]
+            read.append(read_rows(sample, names, places, start, sketch.hidden_size, signs, True, fixed))
+            own.append(text)
+            used.append(i)
+    comparison = Comparison(read, [t.token_ids for t in sketch.texts], own)
+    for b, boundary in enumerate(sketch.boundaries if read else ()):
+        at_rows = [_sketched(sketch, b, j, r, signs) for j, r in zip(own, read, strict=True)]
+        comparison.add(boundary, at_rows, [BoundaryText(t.states[b], t.norms[b]) for t in sketch.texts])
     shared = [len(r.positions) for r, j in zip(read, own, strict=True) if j is not None]
-    out.notes.append(
+    note = (
         f"compared {sum(shared):,} rows of {len(shared)} of {len(samples)} samples that share a prefix with the sketch's "
-        f"{len(texts)} texts; errors are estimated through {sketch.dim} projections, to about {(2 * sketch.dim) ** -0.5:.0%} of themselves"
+        f"{len(sketch.texts)} texts; errors are estimated through {sketch.dim} projections, to about {(2 * sketch.dim) ** -0.5:.0%} of themselves"
     )
-    return out
+    texts = [f"text {j} of the sketch" for j in range(len(sketch.texts))]
+    return Compared(comparison, used, texts, sketch.dim, sketch.hidden_size, untested, embedding_only, [note])
 
 
 def _sketched_rows(token_ids: Tensor, sketch: Sketch, rows: int) -> tuple[int | None, Tensor]:
@@ -150,14 +135,13 @@ def _no_prefix(token_ids: Tensor, sketch: Sketch) -> str:
     )
 
 
-def _sketched(sketch: Sketch, b: int, text: int | None, rows: Rows, signs: Tensor) -> BoundaryRows | None:
+def _sketched(sketch: Sketch, b: int, text: int | None, rows: Rows, signs: Tensor) -> BoundaryRows:
     """Boundary number `b` of the sketch at the rows of one sample."""
-    if text is None:
-        if sketch.boundaries[b] != 0:
-            return None
+    if text is None:  # a token's embedding row is known without its prefix, other states are not
         places = torch.searchsorted(sketch.embedding_ids, rows.token_ids[rows.positions])
         table = sketch.embedding_rows[places].float()  # [R, H]
-        return BoundaryRows(table @ signs, table.norm(dim=-1))
+        known = 1.0 if sketch.boundaries[b] == 0 else float("nan")
+        return BoundaryRows(table @ signs * known, table.norm(dim=-1) * known)
     held, fixed = sketch.texts[text], rows.positions[rows.fixed]
     return BoundaryRows(
         held.states[b][rows.positions],
