@@ -17,13 +17,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from eaglelab.dumps.claims import Claim
-from eaglelab.dumps.errors import DumpError
 from eaglelab.dumps.listing import Listing, list_dump
 from eaglelab.dumps.registry import FORMATS, Format, formats
 from eaglelab.dumps.sample import Sample, check_usable
+from eaglelab.dumps.torch_files import DumpError
 
-__all__ = ["FORMATS", "Claim", "Dump", "DumpError", "Feed", "Sample", "open_dump"]
+__all__ = ["FORMATS", "Dump", "DumpError", "Feed", "Sample", "open_dump"]
 
 PROBES = 4  # samples read to find the format, the slots and the width
 
@@ -47,8 +46,8 @@ class Dump:
         """Torch files beside the samples that are none, such as `token_freq.pt`."""
         self.slot_names: tuple[str, ...] = _most_common([s.slot_names for s in probes]) or ()
         self.hidden_size: int | None = _most_common([s.slots[0].shape[1] for s in probes])
-        self.claims, problem = format.claims(listing)
-        self.notes: list[str] = [problem] if problem else []
+        self.claims, self.notes = format.claims(listing)
+        """What metadata says about the slots (claims, never evidence), and what is wrong with the metadata."""
         self.skipped: dict[str, str] = {}
         """Samples that `samples()` could not read, with the reason."""
         self._feed: Feed | None = None
@@ -70,9 +69,15 @@ class Dump:
         return self._feed or Feed(tuple(range(last)), last)
 
     @feed.setter
-    def feed(self, feed: Sequence) -> None:
-        """`[0, 1, 2, 3]` (the last one is the last state) or `([0, 1, 2], 3)`."""
-        self._feed = _checked_feed(feed, len(self.slot_names))
+    def feed(self, slots: Sequence[int]) -> None:
+        """The slots for the fc in its order, then the last state's: `[0, 1, 2, 3]`."""
+        size = len(self.slot_names)
+        known = isinstance(slots, (list, tuple)) and all(type(s) is int and 0 <= s < size for s in slots)
+        if not known or len(slots) < 2:
+            raise DumpError(
+                f"[dump] feed: {slots!r} names slots that are not there, expected slots 0..{size - 1}, as in [0, 1, 2, 3]", "settings"
+            )
+        self._feed = Feed(tuple(slots[:-1]), slots[-1])
 
     def choose(self, max_samples: int | None, seed: int = 0) -> list[str]:
         """A seeded choice over all shards, in the dump's order; None = all."""
@@ -150,16 +155,3 @@ def _outcome(keys: list[str], errors: list[str]) -> str:
 
 def _most_common(values: list[Any]) -> Any:
     return Counter(values).most_common(1)[0][0] if values else None
-
-
-def _checked_feed(feed: Sequence, slots: int) -> Feed:
-    expected = f"expected slots 0..{slots - 1}, such as [0, 1, 2, 3] or ([0, 1, 2], 3)"
-    try:
-        items = list(feed)
-        aux, last = (items[0], items[1]) if items and isinstance(items[0], (list, tuple)) else (items[:-1], items[-1])
-        made = Feed(tuple(aux), last)
-    except (TypeError, IndexError) as error:
-        raise DumpError(f"[dump] feed: {feed!r} cannot be read, {expected}", "settings") from error
-    if not made.aux or not all(type(s) is int and 0 <= s < slots for s in (*made.aux, made.last)):
-        raise DumpError(f"[dump] feed: {feed!r} names slots that are not there, {expected}", "settings")
-    return made

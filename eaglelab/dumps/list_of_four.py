@@ -7,17 +7,21 @@ The list may have any length from two on. Layer ids in `data_config.json` are cl
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from eaglelab.dumps.claims import Claim, read_data_config
-from eaglelab.dumps.errors import DumpError
 from eaglelab.dumps.listing import Listing, split_stray
 from eaglelab.dumps.sample import Sample, as_mask, as_slot, as_token_ids
-from eaglelab.dumps.torch_files import is_torch_name, load_torch
+from eaglelab.dumps.torch_files import DumpError, is_torch_name, load_torch
+
+SPECULATORS_V1 = (
+    "Up to speculators 0.4, which writes such a file, id k is the output of layer k, and the last one the state before the final norm."
+)
+"""speculators v0.3.0, `data_generation/custom_worker.py`."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,6 @@ class ListOfFour:
         "torch files (.pt, .pth, .ckpt, also .gz) that hold a dict with input_ids [T], hidden_states (a list of two or more "
         "[T, H]) and loss_mask [T]"
     )
-    takes_files = False
 
     def keys(self, listing: Listing) -> tuple[list[str], list[str]]:
         """(sample keys, stray torch files), by name alone."""
@@ -54,11 +57,21 @@ class ListOfFour:
             notes=tuple(notes),
         )
 
-    def claims(self, listing: Listing) -> tuple[list[Claim], str | None]:
+    def claims(self, listing: Listing) -> tuple[list[str], list[str]]:
+        """The layer ids of a `data_config.json`. Metadata only adds to the data: a broken one is told, never raised."""
         found = [name for name in listing.files if name.rsplit("/", 1)[-1] == "data_config.json"]
-        if not found and listing.path.is_file() and (listing.root / "data_config.json").is_file():
-            found = ["data_config.json"]
-        return read_data_config(listing.root, min(found, key=len)) if found else ([], None)
+        if not found:
+            return [], []
+        name = min(found, key=len)
+        try:
+            ids = json.loads((listing.root / name).read_text(encoding="utf-8"))["hidden_states"]["layer_ids"]
+        except (KeyError, TypeError):
+            return [], [f"{name}: has no hidden_states.layer_ids"]
+        except (OSError, ValueError, RecursionError) as error:
+            return [], [f"{name}: cannot be read as JSON ({str(error)[:200]})"]
+        if not isinstance(ids, list) or not ids or not all(type(i) is int for i in ids):
+            return [], [f"{name}: hidden_states.layer_ids is {str(ids)[:200]!r}, expected a list of ints"]
+        return [f"{name} says that the slots are layer ids {ids}. {SPECULATORS_V1}"], []
 
 
 def _states(data: Any, where: str) -> list[Any]:

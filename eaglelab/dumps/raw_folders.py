@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eaglelab.dumps.claims import Claim
-from eaglelab.dumps.errors import DumpError
 from eaglelab.dumps.listing import Listing, natural
 from eaglelab.dumps.sample import Sample, as_mask, as_slot, as_token_ids
-from eaglelab.dumps.torch_files import is_torch_name, load_torch
+from eaglelab.dumps.torch_files import DumpError, is_torch_name, load_torch
 
 AUX = re.compile(r"aux_\d+\.(pt|pth|ckpt)")
 FILE_KEYS = ("slots", "last", "token_ids", "loss_mask")
@@ -32,7 +30,6 @@ class RawFolders:
     allow_pickle: bool = False
 
     name = "raw_folders"
-    takes_files = True
 
     @classmethod
     def named(cls, files: dict[str, Any] | None, allow_pickle: bool = False) -> RawFolders:
@@ -90,13 +87,13 @@ class RawFolders:
             key=key,
             token_ids=as_token_ids(self._read(folder / ids_file), ids_file, str(folder), notes),
             slots=tuple(as_slot(self._read(folder / name), name, str(folder), notes) for name in files),
-            loss_mask=self._mask(folder, notes),
+            loss_mask=as_mask(self._read(folder / self.loss_mask), self.loss_mask, str(folder), notes),
             slot_names=tuple(name.split(".", 1)[0] for name in files),
             notes=tuple(notes),
         )
 
-    def claims(self, listing: Listing) -> tuple[list[Claim], str | None]:
-        return [], None
+    def claims(self, listing: Listing) -> tuple[list[str], list[str]]:
+        return [], []
 
     def _is_sample(self, files: set[str]) -> bool:
         if self.last in files:
@@ -110,12 +107,9 @@ class RawFolders:
             return ()
         return tuple(sorted((p.name for p in folder.iterdir() if AUX.fullmatch(p.name)), key=natural))
 
-    def _mask(self, folder: Path, notes: list[str]):
-        path = folder / self.loss_mask
-        return as_mask(self._read(path), self.loss_mask, str(folder), notes) if path.is_file() else None
-
     def _read(self, path: Path) -> Any:
-        return load_torch(path, self.allow_pickle)
+        """None where the file is absent, which only the mask's may be."""
+        return load_torch(path, self.allow_pickle) if path.is_file() else None
 
 
 def _check_names(key: str, value: Any) -> None:

@@ -6,12 +6,11 @@ import difflib
 from pathlib import Path
 from typing import Any, Protocol
 
-from eaglelab.dumps.claims import Claim
-from eaglelab.dumps.errors import DumpError
 from eaglelab.dumps.list_of_four import ListOfFour
 from eaglelab.dumps.listing import Listing
 from eaglelab.dumps.raw_folders import RawFolders
 from eaglelab.dumps.sample import Sample
+from eaglelab.dumps.torch_files import DumpError
 
 
 class Format(Protocol):
@@ -30,11 +29,11 @@ class Format(Protocol):
     def load(self, root: Path, key: str) -> Sample:
         """One sample as its files hold it. Raises DumpError where they hold something else."""
 
-    def claims(self, listing: Listing) -> tuple[list[Claim], str | None]:
-        """(what the metadata says about the slots, what is wrong with the metadata)."""
+    def claims(self, listing: Listing) -> tuple[list[str], list[str]]:
+        """(what the metadata says about the slots, what is wrong with the metadata), in words."""
 
 
-FORMATS = ("list_of_four", "raw_folders")
+FORMATS = (ListOfFour.name, RawFolders.name)
 
 
 def formats(name: str | None, files: dict[str, Any] | None, allow_pickle: bool) -> list[Format]:
@@ -43,9 +42,7 @@ def formats(name: str | None, files: dict[str, Any] | None, allow_pickle: bool) 
         near = difflib.get_close_matches(str(name), FORMATS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise DumpError(f"[dump] format: unknown format {name!r}, expected one of {', '.join(FORMATS)}{hint}", "settings")
-    made: list[Format] = [ListOfFour(allow_pickle), RawFolders.named(files, allow_pickle)]
-    if files and name == "list_of_four":
+    if files and name == ListOfFour.name:
         raise DumpError("[dump] files: the format list_of_four has no file names to set; leave `files` out.", "settings")
-    if files:
-        made = [made[1]]
-    return [f for f in made if name in (None, f.name)]
+    raw = RawFolders.named(files, allow_pickle)
+    return [f for f in ([raw] if files else [ListOfFour(allow_pickle), raw]) if name in (None, f.name)]

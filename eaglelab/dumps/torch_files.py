@@ -15,12 +15,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eaglelab.dumps.errors import DumpError
-
 ZIP, GZIP, PICKLE = b"PK\x03\x04", b"\x1f\x8b", b"\x80"
 LFS_POINTER = b"version https://git-lfs"
 END_OF_ZIP = b"PK\x05\x06"  # the record that closes a zip; a file that was cut has lost it
 SUFFIXES = (".pt", ".pth", ".ckpt", ".pt.gz", ".pth.gz", ".ckpt.gz")
+
+
+class DumpError(ValueError):
+    """A dump or a sample that cannot be used. `problem` is the short name that the health table groups by."""
+
+    def __init__(self, message: str, problem: str = "unreadable"):
+        super().__init__(message)
+        self.problem = problem
 
 
 def load_torch(path: Path, allow_pickle: bool = False) -> Any:
