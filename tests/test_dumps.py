@@ -336,7 +336,7 @@ BAD_FILES = {
     ),
     "mixed widths": (
         _edited(hidden_states=[torch.zeros(T, 8), torch.zeros(T, 8), torch.zeros(T, 8), torch.zeros(T, 5)]),
-        r"widths \[5, 8\], expected one",
+        r"mixed widths: the slots have the widths \[8, 8, 8, 5\]",
         "mixed widths",
     ),
     "three slots": (_edited(hidden_states=[torch.zeros(T, H)] * 3), "3 slots, the other samples have 4", "slots differ"),
@@ -348,7 +348,7 @@ BAD_FILES = {
     "short mask": (_edited(loss_mask=torch.ones(T - 2).long()), "loss mask 4", "lengths differ"),
     "no tokens": (
         _edited(input_ids=torch.zeros(0).long(), hidden_states=[torch.zeros(0, H)] * 4, loss_mask=torch.zeros(0)),
-        "holds no tokens",
+        "no tokens: T = 0",
         "no tokens",
     ),
 }

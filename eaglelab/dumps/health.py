@@ -19,12 +19,10 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor
 
 from eaglelab.dumps import Dump, DumpError, Sample
 from eaglelab.dumps.rows import BadRows, bad_rows
-from eaglelab.dumps.sample import length_problem
-from eaglelab.dumps.torch_files import tensor_bytes
+from eaglelab.dumps.sample import shape_problems
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 WASTE = 1.5
@@ -118,10 +116,7 @@ def gather(dump: Dump, reports: Iterable[SampleHealth]) -> Health:
 
 
 COUNT_COLUMNS = ("tokens", "slots", "trained", "first_trained", "problems")
-SAMPLE_COLUMNS = [
-    *("sample", "tokens", "slots", "hidden", "dtype", "trained", "first_trained"),
-    *("file_mb", "tensor_mb", "problems"),
-]
+SAMPLE_COLUMNS = ["sample", "tokens", "slots", "hidden", "dtype", "trained", "first_trained", "file_mb", "tensor_mb", "problems"]
 
 
 def _facts(dump: Dump, sample: Sample) -> dict[str, Any]:
@@ -140,17 +135,11 @@ def _facts(dump: Dump, sample: Sample) -> dict[str, Any]:
 
 
 def _shape_problems(sample: Sample, hidden_size: int | None) -> Iterable[Problem]:
-    key = sample.key
-    if len(sample.token_ids) == 0:
-        yield Problem(key, "no tokens", "T = 0", ERROR)
-    lengths = length_problem(sample)
-    if lengths:
-        yield Problem(key, "lengths differ", lengths.removeprefix("lengths differ: "), ERROR)
-    widths = [slot.shape[1] for slot in sample.slots]
-    if len(set(widths)) > 1:
-        yield Problem(key, "mixed widths", f"the slots have the widths {widths}", ERROR)
-    elif hidden_size is not None and widths[0] != hidden_size:
-        yield Problem(key, "wrong width", f"H = {widths[0]}, the target has {hidden_size}: is this dump of another model?", ERROR)
+    key, width = sample.key, sample.slots[0].shape[1]
+    found = dict(shape_problems(sample))
+    yield from (Problem(key, what, detail, ERROR) for what, detail in found.items())
+    if "mixed widths" not in found and hidden_size not in (None, width):
+        yield Problem(key, "wrong width", f"H = {width}, the target has {hidden_size}: is this dump of another model?", ERROR)
     dtypes = [str(slot.dtype).removeprefix("torch.") for slot in sample.slots]
     if len(set(dtypes)) > 1:
         yield Problem(key, "mixed dtypes", f"the slots have the dtypes {dtypes}", WARNING)
@@ -171,8 +160,8 @@ def _state_problems(sample: Sample) -> Iterable[Problem]:
 
 
 def _broken_rows(bad: BadRows) -> str:
-    parts = [f"{kind} in {len(rows)} (first row {int(rows[0])})" for kind, rows in (("NaN", bad.nan), ("Inf", bad.inf)) if len(rows)]
-    return " and ".join(parts)
+    kinds = (("NaN", bad.nan), ("Inf", bad.inf))
+    return " and ".join(f"{kind} in {len(rows)} (first row {int(rows[0])})" for kind, rows in kinds if len(rows))
 
 
 def _mask_problems(sample: Sample) -> Iterable[Problem]:
@@ -224,25 +213,18 @@ def _across(reports: list[SampleHealth], fact: str, what: str, detail: str, seve
 
 def _duplicates(reports: list[SampleHealth]) -> list[Problem]:
     first: dict[str, str] = {}
-    found = []
-    for report in reports:
-        if report.digest is None:
-            continue
-        if report.digest in first:
-            detail = f"same tokens and same first state as {first[report.digest]}"
-            found.append(Problem(report.key, "duplicate sample", detail, WARNING))
-        first.setdefault(report.digest, report.key)
-    return found
+    return [
+        Problem(report.key, "duplicate sample", f"same tokens and same first state as {first[report.digest]}", WARNING)
+        for report in reports
+        if report.digest is not None and first.setdefault(report.digest, report.key) != report.key
+    ]
 
 
 def _digest(sample: Sample) -> str | None:
     if len(sample.token_ids) == 0 or sample.slots[0].numel() == 0:
         return None
-    return hashlib.sha256(_raw(sample.token_ids) + _raw(sample.slots[0][0])).hexdigest()
-
-
-def _raw(tensor: Tensor) -> bytes:
-    return tensor.contiguous().view(torch.uint8).numpy().tobytes()
+    raw = [tensor.contiguous().view(torch.uint8).numpy().tobytes() for tensor in (sample.token_ids, sample.slots[0][0])]
+    return hashlib.sha256(b"".join(raw)).hexdigest()
 
 
 def _summary(dump: Dump, reports: list[SampleHealth], problems: list[Problem]) -> dict[str, Any]:
@@ -264,8 +246,8 @@ def _summary(dump: Dump, reports: list[SampleHealth], problems: list[Problem]) -
 
 
 def _bytes(sample: Sample) -> int:
-    mask = [] if sample.loss_mask is None else [sample.loss_mask]
-    return tensor_bytes([*sample.slots, sample.token_ids, *mask])
+    """Of the tensors' own elements, not of the storages behind them."""
+    return sum(t.nbytes for t in (*sample.slots, sample.token_ids, sample.loss_mask) if t is not None)
 
 
 def _joined(values: Iterable[Any]) -> Any:

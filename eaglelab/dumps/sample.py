@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,32 +77,29 @@ def as_mask(value: Any, name: str, where: str, notes: list[str]) -> Tensor | Non
 
 def check_usable(sample: Sample, slots: int | None = None, hidden_size: int | None = None) -> None:
     """Raise DumpError unless the parts fit each other, and the other samples' number of slots and width where these are known."""
-    tokens, widths = len(sample.token_ids), sorted({slot.shape[1] for slot in sample.slots})
-    if tokens == 0:
-        raise DumpError(f"{sample.key}: holds no tokens (T = 0).", "no tokens")
-    lengths = length_problem(sample)
-    if lengths:
-        raise DumpError(f"{sample.key}: {lengths}. Rows cannot be paired with tokens; dump it again or leave it out.", "lengths differ")
-    if len(widths) > 1:
-        raise DumpError(f"{sample.key}: its slots have the widths {widths}, expected one.", "mixed widths")
-    if hidden_size is not None and widths != [hidden_size]:
-        raise DumpError(
-            f"{sample.key}: wrong width: H = {widths[0]}, the other samples have {hidden_size}. Does it come from another model?",
-            "mixed widths",
-        )
-    if slots is not None and len(sample.slots) != slots:
+    for what, detail in shape_problems(sample):
+        raise DumpError(f"{sample.key}: {what}: {detail}. Dump it again, or leave it out.", what)
+    width = sample.slots[0].shape[1]
+    if hidden_size not in (None, width):
+        text = f"{sample.key}: wrong width: H = {width}, the other samples have {hidden_size}. Does it come from another model?"
+        raise DumpError(text, "mixed widths")
+    if slots not in (None, len(sample.slots)):
         raise DumpError(f"{sample.key}: {len(sample.slots)} slots, the other samples have {slots}.", "slots differ")
 
 
-def length_problem(sample: Sample) -> str | None:
-    """The lengths of tokens, slots and mask in words when they differ."""
+def shape_problems(sample: Sample) -> Iterator[tuple[str, str]]:
+    """(what, detail) for each way in which a sample's parts do not fit each other."""
+    if len(sample.token_ids) == 0:
+        yield "no tokens", "T = 0"
     lengths = {"token ids": len(sample.token_ids)}
     lengths |= {name: slot.shape[0] for name, slot in zip(sample.slot_names, sample.slots, strict=True)}
     if sample.loss_mask is not None:
         lengths["loss mask"] = len(sample.loss_mask)
-    if len(set(lengths.values())) == 1:
-        return None
-    return "lengths differ: " + ", ".join(f"{name} {length}" for name, length in lengths.items())
+    if len(set(lengths.values())) > 1:
+        yield "lengths differ", ", ".join(f"{name} {length}" for name, length in lengths.items())
+    widths = [slot.shape[1] for slot in sample.slots]
+    if len(set(widths)) > 1:
+        yield "mixed widths", f"the slots have the widths {widths}"
 
 
 def _check_dense(value: Tensor, name: str, where: str) -> None:

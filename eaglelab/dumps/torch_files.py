@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 ZIP, GZIP, PICKLE = b"PK\x03\x04", b"\x1f\x8b", b"\x80"
 LFS_POINTER = b"version https://git-lfs"
@@ -53,11 +52,6 @@ def load_torch(path: Path, allow_pickle: bool = False) -> Any:
         return torch.load(path, map_location="cpu", weights_only=not allow_pickle, mmap=head.startswith(ZIP) or None)
     except Exception as error:  # a bad file is a row in a report, whatever torch raises for it
         raise _plain_error(path, size, error) from error
-
-
-def tensor_bytes(tensors: list[Tensor]) -> int:
-    """Bytes of the tensors' own elements (not of the storages behind them)."""
-    return sum(t.numel() * t.element_size() for t in tensors)
 
 
 def is_torch_name(name: str) -> bool:
