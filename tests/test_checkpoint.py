@@ -106,7 +106,7 @@ def resident() -> int:
 
 def test_lazy_rows(llama):
     lazy = open_checkpoint(llama).lazy("lm_head.weight")
-    assert (tuple(lazy.shape), len(lazy), lazy.dtype) == ((tm.VOCAB, tm.HIDDEN), tm.VOCAB, torch.float32)
+    assert lazy.shape == (tm.VOCAB, tm.HIDDEN)
     assert torch.equal(lazy[10:20], load_file(llama / "model.safetensors")["lm_head.weight"][10:20])
     assert lazy[120:500].shape == (8, tm.HIDDEN)
 

@@ -52,13 +52,12 @@ class Checkpoint:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of the logical tensor. Raises CheckpointError as `tensor` does."""
-        carrier = self._stored(name)
-        return logical_shape(carrier, self._shard(carrier).shape(carrier), lambda: self._read(name + "_shape"))
+        carrier, shape, _ = self._header(name)
+        return logical_shape(carrier, shape, lambda: self._read(name + "_shape"))
 
     def dtype(self, name: str) -> torch.dtype:
         """The dtype that `tensor` gives: the stored one, or the model's own for a quantised weight."""
-        carrier = self._stored(name)
-        stored = self._shard(carrier).dtype(carrier)
+        carrier, _, stored = self._header(name)
         return self.model_dtype if is_quantised(carrier, stored) else stored
 
     def tensor(self, name: str) -> Tensor:
@@ -66,10 +65,10 @@ class Checkpoint:
 
         Raises CheckpointError: no such name, its shard is missing or cut short, a quantised layout that cannot be read.
         """
-        carrier = self._stored(name)
-        if not is_quantised(carrier, self._shard(carrier).dtype(carrier)):
-            return self._shard(carrier).tensor(carrier)
-        return dequantise(name, carrier, self._read, self._shard_of.__contains__, self.model_dtype)
+        carrier, _, stored = self._header(name)
+        if is_quantised(carrier, stored):
+            return dequantise(name, carrier, self._read, self._shard_of.__contains__, self.model_dtype)
+        return self._read(carrier)
 
     def rows(self, name: str, ids: Iterable[int] | Tensor) -> Tensor:
         """Rows `ids` of a two-dimensional tensor, in the order given: [len(ids), width]. Only those rows are read.
@@ -77,7 +76,7 @@ class Checkpoint:
         Each distinct row is read once, neighbours in one piece. Raises CheckpointError as `tensor` does and for rows that the
         table does not have.
         """
-        wanted = ids.reshape(-1).to("cpu", torch.int64) if isinstance(ids, Tensor) else torch.tensor(list(ids), dtype=torch.int64)
+        wanted = torch.as_tensor(ids if isinstance(ids, Tensor) else list(ids)).to("cpu", torch.int64)  # [n]
         shape = self.shape(name)
         outside = wanted[(wanted < 0) | (wanted >= shape[0])]
         if len(outside):
@@ -85,12 +84,12 @@ class Checkpoint:
                 f"{self.path.name}: {name} has rows 0..{shape[0] - 1}, asked for {_few(outside.unique().tolist())}; "
                 "the token ids belong to another tokenizer or the file is damaged"
             )
-        carrier = self._stored(name)
-        if is_quantised(carrier, self._shard(carrier).dtype(carrier)):
+        carrier, _, stored = self._header(name)
+        if is_quantised(carrier, stored):
             return self.tensor(name)[wanted]
         distinct, place = wanted.unique(return_inverse=True)  # [U], [n]
         spans = row_spans(distinct.tolist())
-        rows = torch.empty(len(distinct), *shape[1:], dtype=self.dtype(name))  # [U, H]
+        rows = torch.empty(len(distinct), *shape[1:], dtype=stored)  # [U, H]
         filled = 0
         for (start, stop), piece in zip(spans, self._shard(carrier).rows(carrier, spans), strict=True):
             kept = distinct[(distinct >= start) & (distinct < stop)] - start
@@ -107,10 +106,12 @@ class Checkpoint:
         """Files that the index names and the folder lacks."""
         return sorted(f for f in set(self._shard_of.values()) if not (self.path / f).is_file())
 
-    def _stored(self, name: str) -> str:
+    def _header(self, name: str) -> tuple[str, tuple[int, ...], torch.dtype]:
+        """The stored name that carries a logical tensor, its shape and its dtype."""
         if name not in self._carrier:
             raise CheckpointError(f"{self.path.name}: no tensor {name} among {len(self._carrier)}{_nearest(name, self._carrier)}")
-        return self._carrier[name]
+        carrier = self._carrier[name]
+        return carrier, *self._shard(carrier).header(carrier)
 
     def _shard(self, stored: str) -> Shard:
         file = self.path / self._shard_of[stored]
@@ -175,8 +176,7 @@ class Checkpoint:
             if name in ("float32", "bfloat16", "float16"):
                 return getattr(torch, name)
         try:
-            carrier = self._stored(self.embedding_name)
-            stored = self._shard(carrier).dtype(carrier)
+            _, _, stored = self._header(self.embedding_name)
         except CheckpointError:
             return torch.bfloat16
         return stored if stored in FLOATS else torch.bfloat16
@@ -215,15 +215,11 @@ class Checkpoint:
 
 
 class LazyRows:
-    """A two-dimensional tensor on disk: `.shape`, `.dtype`, and `[start:stop]`, which reads those rows."""
+    """A two-dimensional tensor on disk: `.shape`, and `[start:stop]`, which reads those rows."""
 
     def __init__(self, checkpoint: Checkpoint, name: str):
         self.checkpoint, self.name = checkpoint, name
-        self.shape = torch.Size(checkpoint.shape(name))
-        self.dtype = checkpoint.dtype(name)
-
-    def __len__(self) -> int:
-        return self.shape[0]
+        self.shape = checkpoint.shape(name)
 
     def __getitem__(self, rows: slice) -> Tensor:
         start, stop, step = rows.indices(self.shape[0])

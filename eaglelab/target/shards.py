@@ -9,7 +9,7 @@ import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -36,16 +36,6 @@ GAP = 8
 """Wanted rows with up to this many unwanted rows between them are read in one piece: a seek costs more than a few rows."""
 
 
-class Shard(Protocol):
-    """One file that holds named tensors."""
-
-    def names(self) -> list[str]: ...
-    def shape(self, name: str) -> tuple[int, ...]: ...
-    def dtype(self, name: str) -> torch.dtype: ...
-    def tensor(self, name: str) -> Tensor: ...
-    def rows(self, name: str, spans: list[tuple[int, int]]) -> Iterator[Tensor]: ...
-
-
 class SafetensorsShard:
     """A `.safetensors` file. Opened anew for every read, so that the pages of a tensor go when the tensor goes."""
 
@@ -66,16 +56,14 @@ class SafetensorsShard:
         with self._open() as file:
             return list(file.keys())
 
-    def shape(self, name: str) -> tuple[int, ...]:
+    def header(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
+        """Shape and dtype."""
         with self._open(name) as file:
-            return tuple(file.get_slice(name).get_shape())
-
-    def dtype(self, name: str) -> torch.dtype:
-        with self._open(name) as file:
-            kind = file.get_slice(name).get_dtype()
+            tensor = file.get_slice(name)
+            shape, kind = tuple(tensor.get_shape()), tensor.get_dtype()
         if kind not in SAFETENSORS_DTYPES:
             raise CheckpointError(f"{self.path.name}: {name} has the dtype {kind}, which cannot be read")
-        return SAFETENSORS_DTYPES[kind]
+        return shape, SAFETENSORS_DTYPES[kind]
 
     def tensor(self, name: str) -> Tensor:
         with self._open(name) as file:
@@ -83,7 +71,7 @@ class SafetensorsShard:
 
     def rows(self, name: str, spans: list[tuple[int, int]]) -> Iterator[Tensor]:
         """Rows by plain reads: through a mapping each row would pull in its surroundings (measured: 4 MB a row, 5 ms)."""
-        shape, dtype = self.shape(name), self.dtype(name)
+        shape, dtype = self.header(name)
         row = math.prod(shape[1:]) * dtype.itemsize  # bytes
         with open(self.path, "rb", buffering=0) as file:
             if hasattr(os, "posix_fadvise"):
@@ -139,11 +127,8 @@ class TorchShard:
     def names(self) -> list[str]:
         return list(self._open())
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._named(name).shape)
-
-    def dtype(self, name: str) -> torch.dtype:
-        return self._named(name).dtype
+    def header(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
+        return tuple(self._named(name).shape), self._named(name).dtype
 
     def tensor(self, name: str) -> Tensor:
         return self._named(name).detach().clone()
@@ -162,6 +147,9 @@ def load_mapped(path: Path):
         if "mmap can only be used" not in str(error):
             raise
         return torch.load(path, map_location="cpu", weights_only=True)
+
+
+Shard = SafetensorsShard | TorchShard
 
 
 def open_shard(path: Path) -> Shard:

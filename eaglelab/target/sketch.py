@@ -17,7 +17,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +99,6 @@ class Sketch:
     embedding_rows: Tensor  # [U, H], boundary 0 of these tokens, the target's dtype
     target: str = ""
     dtype: str = ""
-    made_by: str = __version__
-    path: str = ""
-    notes: dict[str, Any] = field(default_factory=dict)
 
     @property
     def up_to(self) -> int | None:
@@ -126,7 +123,8 @@ class Sketch:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         staged = path.with_name(path.name + ".part")
-        save_file(_pack(self), str(staged), metadata={"eaglelab": json.dumps(_header(self))})
+        header = {"format": FORMAT, "eaglelab": __version__} | {name: getattr(self, name) for name in HEADER}
+        save_file(_pack(self), str(staged), metadata={"eaglelab": json.dumps(header)})
         staged.replace(path)
         return path
 
@@ -143,7 +141,7 @@ def make_sketch(
 ) -> Sketch:
     """Sketch `source` on the first `rows` tokens of each sample.
 
-    `source` has `visit(token_ids, visit)` as `eaglelab.target.ForwardSource`; a sample is a `Sample` or a tensor of token ids.
+    `source` has `visit` and `num_layers` as `eaglelab.target.ForwardSource`; a sample is a `Sample` or a tensor of token ids.
     Texts with the same first rows are kept once. A target is causal, so only the first `rows` tokens are run.
     Raises SketchError when no sample has a token.
     """
@@ -165,12 +163,10 @@ def make_sketch(
             first.extend(state.detach().cpu().clone() for state in states)
 
     source.visit(tokens, visit)
-    if not first:
-        raise SketchError("the source gave no boundary 0: a sketch starts at the embedding")
     ids, places = np.unique(torch.cat(tokens).numpy(), return_index=True)
     return Sketch(
         boundaries=tuple(boundaries),
-        num_layers=getattr(source, "num_layers", None) or max(b for b in boundaries if b != FINAL),
+        num_layers=source.num_layers,
         hidden_size=first[0].shape[-1],
         dim=dim,
         seed=seed,
@@ -180,7 +176,7 @@ def make_sketch(
         ),
         embedding_ids=torch.from_numpy(ids),
         embedding_rows=torch.cat(first)[torch.from_numpy(places)].contiguous(),  # [U, H]
-        target=target or str(getattr(source, "path", "")),
+        target=target,
         dtype=str(first[0].dtype).removeprefix("torch."),
     )
 
@@ -222,20 +218,8 @@ def _pack(sketch: Sketch) -> dict[str, Tensor]:
     }
 
 
-def _header(sketch: Sketch) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "eaglelab": sketch.made_by,
-        "boundaries": list(sketch.boundaries),
-        "num_layers": sketch.num_layers,
-        "hidden_size": sketch.hidden_size,
-        "dim": sketch.dim,
-        "seed": sketch.seed,
-        "target": sketch.target,
-        "dtype": sketch.dtype,
-        "prefixes": [hashlib.sha256(t.token_ids.numpy().astype("<i8").tobytes()).hexdigest()[:16] for t in sketch.texts],
-        "notes": sketch.notes,
-    }
+HEADER = ("boundaries", "num_layers", "hidden_size", "dim", "seed", "target", "dtype")
+"""Fields of a Sketch that stand in the file's header."""
 
 
 def load_sketch(path: str | Path) -> Sketch:
@@ -252,7 +236,7 @@ def load_sketch(path: str | Path) -> Sketch:
         raise SketchError(f"{path} is truncated or not a safetensors file ({error}); {again}") from error
     header = _parse_header(path, metadata, again)
     try:
-        return _unpack(header, tensors, str(path))
+        return _unpack(header, tensors)
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise SketchError(f"{path}: the tensors do not fit the header ({type(error).__name__}: {error}); {again}") from error
 
@@ -271,16 +255,16 @@ def _parse_header(path: Path, metadata: dict[str, str], again: str) -> dict[str,
     return header
 
 
-def _unpack(header: dict[str, Any], tensors: dict[str, Tensor], path: str) -> Sketch:
-    boundaries = tuple(header["boundaries"])
+def _unpack(header: dict[str, Any], tensors: dict[str, Tensor]) -> Sketch:
+    fields = {name: header[name] for name in HEADER} | {"boundaries": tuple(header["boundaries"])}
     lengths = tensors["lengths"].tolist()
     norms = tensors["norms"].float()
     states = tensors["states"].float() * norms[..., None]  # [B, sum R, dim]
-    expected = (len(boundaries), sum(lengths), header["dim"])
+    expected = (len(fields["boundaries"]), sum(lengths), fields["dim"])
     if tuple(states.shape) != expected or not lengths:
         raise ValueError(f"states are {list(states.shape)}, expected {list(expected)}")
-    if tensors["embedding_rows"].shape != (len(tensors["embedding_ids"]), header["hidden_size"]):
-        raise ValueError(f"embedding rows are {list(tensors['embedding_rows'].shape)}, expected width {header['hidden_size']}")
+    if tensors["embedding_rows"].shape != (len(tensors["embedding_ids"]), fields["hidden_size"]):
+        raise ValueError(f"embedding rows are {list(tensors['embedding_rows'].shape)}, expected width {fields['hidden_size']}")
     kept = [min(n, GRAM_ROWS) for n in lengths]
     grams = tensors["gram"].float().split([g * (g - 1) // 2 for g in kept], dim=1)
     texts = zip(
@@ -292,19 +276,10 @@ def _unpack(header: dict[str, Any], tensors: dict[str, Tensor], path: str) -> Sk
         strict=True,
     )
     return Sketch(
-        boundaries=boundaries,
-        num_layers=int(header["num_layers"]),
-        hidden_size=int(header["hidden_size"]),
-        dim=int(header["dim"]),
-        seed=int(header["seed"]),
+        **fields,
         texts=tuple(Text(*parts) for parts in texts),
         embedding_ids=tensors["embedding_ids"].long(),
         embedding_rows=tensors["embedding_rows"],
-        target=header.get("target", ""),
-        dtype=header.get("dtype", ""),
-        made_by=header.get("eaglelab", ""),
-        path=path,
-        notes=header.get("notes", {}),
     )
 
 
