@@ -10,14 +10,13 @@ holds is told by comparing values (`eaglelab.identify`).
     fp.values    # the first five values of chosen rows, to hold against another dump or a print of the engine
     fp.cosine    # slot by slot, the median over tokens
 
-What is kept of a sample are its norms and cosines per token, 40 bytes a token at four slots, so fingerprints of parts merge exactly.
+What is kept of a sample are its norms and cosines per token, 40 bytes a token at four slots.
 The states are read once, in blocks that stay in cache, in their own dtype (bf16, f16, f32, fp8).
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,7 +35,6 @@ MASSIVE = 10.0
 2024, arXiv 2402.17762) are few values of a few tokens, often the first, some thousand times the median; in the norm of a whole state
 they show as a factor of 10 to 1000."""
 VALUES = 5
-SAFE = (1e-30, 1e37)  # sums of squares outside of these are near float32's ends and are done again in float64
 TOKEN_SAMPLES = 4  # samples in the table of single tokens
 
 
@@ -58,28 +56,9 @@ class SampleFingerprint:
 class Fingerprint:
     """Fingerprints of samples; the tables are computed from them when asked for."""
 
-    all_samples: tuple[SampleFingerprint, ...]
+    samples: tuple[SampleFingerprint, ...]
     total: int | None = None
     """How many samples the dump has, for "n of N"."""
-
-    def merge(self, other: Fingerprint) -> Fingerprint:
-        """Both together; the order does not matter, and a sample that is in both counts once."""
-        by_key = {sample.key: sample for sample in (*self.all_samples, *other.all_samples)}
-        totals = [t for t in (self.total, other.total) if t is not None]
-        return Fingerprint(tuple(by_key[key] for key in sorted(by_key, key=natural)), max(totals) if totals else None)
-
-    @cached_property
-    def samples(self) -> tuple[SampleFingerprint, ...]:
-        """The samples that the tables are about: those with the number of slots and the width that most have."""
-        shapes = Counter((len(s.slot_names), s.hidden_size) for s in self.all_samples)
-        usual = shapes.most_common(1)[0][0] if shapes else None
-        return tuple(s for s in self.all_samples if (len(s.slot_names), s.hidden_size) == usual)
-
-    @cached_property
-    def left_out(self) -> tuple[str, ...]:
-        """Keys of samples with another number of slots or another width."""
-        used = {sample.key for sample in self.samples}
-        return tuple(s.key for s in self.all_samples if s.key not in used)
 
     @cached_property
     def slots(self) -> pd.DataFrame:
@@ -134,12 +113,6 @@ class Fingerprint:
         tokens = sum(len(sample.token_ids) for sample in self.samples)
         of = "" if self.total is None else f" of {self.total:,}"
         return f"{len(self.samples):,}{of} sample{'s' * ((self.total or len(self.samples)) != 1)}, {tokens:,} tokens"
-
-    @property
-    def text(self) -> str:
-        """The fingerprint in a sentence. It never says which layer a slot holds: norms cannot tell."""
-        medians = ", ".join(f"{median:.4f}" for median in self.slots["median"])
-        return f"Median L2 norm of slots 0 to {self._num_slots - 1}: {medians} ({self.counted}). Norms alone name no layer."
 
     @property
     def _num_slots(self) -> int:
@@ -208,17 +181,11 @@ def _norms_and_cosines(slots: Sequence[Tensor]) -> tuple[np.ndarray, np.ndarray]
     for start, block in float_blocks(slots):
         torch.bmm(block, block.transpose(1, 2), out=gram[start : start + len(block)])
     gram = gram.double().numpy()
-    squares = np.diagonal(gram, axis1=1, axis2=2)  # [T, S]
-    unsafe = ~((squares > SAFE[0]) & (squares < SAFE[1])).all(axis=1)
-    for row in np.flatnonzero(unsafe):
-        states = torch.stack([slot[row].to(torch.float64) for slot in slots])  # [S, H]
-        gram[row] = (states @ states.T).numpy()
     with np.errstate(divide="ignore", invalid="ignore"):
         norms = np.sqrt(np.diagonal(gram, axis1=1, axis2=2))  # [T, S]
         norms = np.where(np.isfinite(norms), norms, np.nan)
         first, second = np.array(list(_pairs(len(slots))), dtype=int).reshape(-1, 2).T
         cosines = gram[:, first, second] / (norms[:, first] * norms[:, second])  # [T, P]
-    norms = np.minimum(norms, np.finfo(np.float32).max)  # NaN stays; a finite state keeps a finite norm
     return norms.astype(np.float32), np.where(np.isfinite(cosines), cosines, np.nan).astype(np.float32)
 
 
