@@ -12,7 +12,7 @@ from typing import Any
 from eaglelab.drafter.config import FAMILIES, IDS_KEY, DrafterConfig, first_architecture
 from eaglelab.engines.config_ids import config_ids, ignored_ids
 from eaglelab.engines.conventions import Convention, Engine, check_ids, convention_for, parse_engine
-from eaglelab.engines.flags import Support, drafter_names, flag_support, loads_drafter
+from eaglelab.engines.flags import drafter_names, flag_support, loads_drafter
 from eaglelab.engines.launch import Launch
 from eaglelab.engines.target_config import TargetShape, target_shape
 from eaglelab.engines.training import Framework, framework_of, training_findings
@@ -35,9 +35,6 @@ class _Subject:
     @property
     def title(self) -> str:
         return self.engine.title
-
-    def support(self, flag: str) -> Support | None:
-        return flag_support(self.engine, flag, self.drafter.layer_type)
 
 
 def lint(
@@ -75,12 +72,11 @@ def lint(
 
 
 def _nothing_found(s: _Subject) -> Finding:
-    names = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "attention_bias")
     return Finding(
         id="config.flags",
         title=f"{s.title} reads every flag of the drafter's config that changes what it computes",
         status=Status.PASS,
-        claim=f"Set: {', '.join(name for name in names if getattr(s.drafter, name)) or 'none of them'}.",
+        claim=f"Set: {', '.join(flag for flag in UNREAD if getattr(s.drafter, flag, False)) or 'none of them'}.",
         evidence="Each key was looked up in the table of what this engine honours.",
     )
 
@@ -119,34 +115,52 @@ def _architecture(s: _Subject) -> Iterator[Finding]:
         status=Status.CANNOT_TELL if loads is None else Status.FAIL,
         claim=f"architectures = {s.config.get('architectures')!r}",
         evidence=f"Names loaded as EAGLE-3 drafters by the versions that were read: {', '.join(drafter_names(s.engine))}.",
-        next=_architecture_advice(s),
+        next="Serve it with vLLM, which reads the speculators layout. Or convert it: a flat config with LlamaForCausalLMEagle3 and ids "
+        "under eagle_config, possible only where norm_before_residual is false and the draft layer is of the Llama type."
+        if s.engine.name == "sglang" and s.drafter.family == "speculators"
+        else "For a Llama-type draft layer write LlamaForCausalLMEagle3 into architectures, and check the names of the tensors."
+        if s.drafter.layer_type == "llama"
+        else "Serve it with an engine that has the class.",
     )
 
 
-def _architecture_advice(s: _Subject) -> str:
-    if s.engine.name == "sglang" and s.drafter.family == "speculators":
-        return (
-            "Serve it with vLLM, which reads the speculators layout. Or convert it: a flat config with LlamaForCausalLMEagle3 and ids "
-            "under eagle_config, possible only where norm_before_residual is false and the draft layer is of the Llama type."
-        )
-    if s.drafter.layer_type == "llama":
-        return "For a Llama-type draft layer write LlamaForCausalLMEagle3 into architectures, and check the names of the tensors."
-    return "Serve it with an engine that has the class."
+UNREAD = {
+    "norm_before_residual": "the draft layer adds another residual than in training",
+    "norm_before_fc": "the slots go into fc without the norm over all of them",
+    "fc_norm": "the slots go into fc without the norm that each had in training",
+    "norm_output": "the next draft step starts from the state before the final norm, not from the normed one",
+    "attention_bias": "the biases of q, k and v are dropped without a word",
+    "qk_norm": "the weights of q_norm and k_norm are dropped without a word",
+    "num_hidden_layers": "a drafter of more than one layer is refused at start-up",
+}
+"""What happens where an engine does not read a flag."""
 
 
-def _norm_before_residual(s: _Subject) -> Iterator[Finding]:
-    support = s.support("norm_before_residual")
-    stated = s.config.get("norm_before_residual")
-    if stated and support is not None and support.answer == "ignored":
+def _flags(s: _Subject) -> Iterator[Finding]:
+    """Flags that are on and that this engine, for this type of draft layer, does not honour."""
+    given = {flag: getattr(s.drafter, flag, False) for flag in UNREAD}
+    given |= {"qk_norm": s.drafter.layer_type == "qwen3", "num_hidden_layers": s.drafter.num_layers > 1}
+    given["norm_output"] = bool(s.config.get("norm_output")) and s.framework.name != "specforge"  # whose meaning is another one
+    family = s.convention.family["title"]
+    for flag, effect in UNREAD.items():
+        support = flag_support(s.engine, flag, s.drafter.layer_type)
+        if not given[flag] or support is None or support.answer == "honoured":
+            continue
+        unknown = support.answer == "unknown"
         yield Finding(
-            id="config.norm_before_residual",
-            title=f"{s.title} ignores norm_before_residual: the draft layer adds another residual than in training",
-            status=Status.FAIL,
-            claim="norm_before_residual = true: trained with the normed state as the residual",
-            evidence=f"The residual is always the state before the norm ({support.read}).",
-            next="Replay with norm_before_residual on and off to see what it costs; then serve with vLLM, or train again with it off.",
+            id=f"config.{flag}",
+            title=f"It is not known whether {s.title} reads {flag}" if unknown else f"{s.title} ignores {flag}: {effect}",
+            status=Status.CANNOT_TELL if unknown else Status.FAIL,
+            claim=f"{flag} = {s.config.get(flag, given[flag])!r} in the drafter's config",
+            evidence=support.read + (f"; {family} honours it from {support.since} on." if support.since else "."),
+            next=f"Serve with {family} {support.since} or newer."
+            if support.since
+            else "Serve with an engine that honours it, or train without it.",
         )
-    if stated is None and s.drafter.family == "speculators":
+
+
+def _missing_residual(s: _Subject) -> Iterator[Finding]:
+    if s.config.get("norm_before_residual") is None and s.drafter.family == "speculators":
         reads = "true" if s.engine.name == "vllm" else "false"
         yield Finding(
             id="config.norm_before_residual",
@@ -160,16 +174,11 @@ def _norm_before_residual(s: _Subject) -> Iterator[Finding]:
 
 def _norm_output(s: _Subject) -> Iterator[Finding]:
     """SpecForge's norm_output is about lm_head, everybody else's about the recurrence."""
-    stated, support = s.config.get("norm_output"), s.support("norm_output")
-    ignored = support is not None and support.answer == "ignored"
-    if stated is None or (s.framework.name == "specforge" and stated and ignored):
-        return  # an engine that does not know the flag does what SpecForge trained: norm before lm_head, recurrence before the norm
-    if s.framework.name != "specforge":
-        if stated and support is not None and support.answer != "honoured":
-            yield _unread(
-                s, "norm_output", support, "the next draft step starts from the state before the final norm, not from the normed one"
-            )
+    stated, support = s.config.get("norm_output"), flag_support(s.engine, "norm_output", s.drafter.layer_type)
+    if stated is None or s.framework.name != "specforge":
         return
+    if stated and support is not None and support.answer == "ignored":
+        return  # an engine that does not know the flag does what SpecForge trained: norm before lm_head, recurrence before the norm
     effect = (
         f"{s.title} takes it as 'the next draft step starts from the normed state'; SpecForge always goes on from the one before the norm."
         if stated
@@ -188,38 +197,6 @@ def _norm_output(s: _Subject) -> Iterator[Finding]:
         evidence=effect,
         next=f"Replay with the recurrence before and after the norm. {remedy}",
     )
-
-
-def _pre_fc_norms(s: _Subject) -> Iterator[Finding]:
-    effects = {
-        "fc_norm": (s.drafter.fc_norm, "the slots go into fc without the norm that each had in training"),
-        "norm_before_fc": (s.drafter.norm_before_fc, "the slots go into fc without the norm over all of them"),
-    }
-    for flag, (given, effect) in effects.items():
-        support = s.support(flag)
-        if given and support is not None and support.answer != "honoured":
-            yield _unread(s, flag, support, effect)
-
-
-def _attention(s: _Subject) -> Iterator[Finding]:
-    bias = s.support("attention_bias")
-    if s.drafter.attention_bias and bias is not None and bias.answer != "honoured":
-        yield _unread(s, "attention_bias", bias, "the biases of q, k and v are dropped without a word")
-    if s.drafter.layer_type == "qwen3" and s.engine.name == "sglang":
-        yield Finding(
-            id="config.qk_norm",
-            title=f"{s.title} has no q and k norms in its draft layer and drops their weights without a word",
-            status=Status.FAIL,
-            claim="A draft layer of the Qwen3 type: q_norm and k_norm in its attention",
-            evidence="Weights with names that SGLang's class does not have are skipped (SGLang 0.5.23, llama_eagle3.py:370-378).",
-            next="Serve it with vLLM, or train a draft layer of the Llama type.",
-        )
-
-
-def _layers(s: _Subject) -> Iterator[Finding]:
-    support = s.support("num_hidden_layers")
-    if s.drafter.num_layers > 1 and support is not None and support.answer != "honoured":
-        yield _unread(s, "num_hidden_layers", support, "a drafter of more than one layer is refused at start-up")
 
 
 def _ids_elsewhere(s: _Subject) -> Iterator[Finding]:
@@ -269,29 +246,4 @@ def _ids_by_runner(s: _Subject) -> Iterator[Finding]:
     )
 
 
-def _unread(s: _Subject, flag: str, support: Support, effect: str) -> Finding:
-    later = f"; {s.convention.family['title']} honours it from {support.since} on" if support.since else ""
-    unknown = support.answer == "unknown"
-    return Finding(
-        id=f"config.{flag}",
-        title=f"It is not known whether {s.title} reads {flag}" if unknown else f"{s.title} ignores {flag}: {effect}",
-        status=Status.CANNOT_TELL if unknown else Status.FAIL,
-        claim=f"{flag} = {s.config.get(flag, getattr(s.drafter, flag, None))!r} in the drafter's config",
-        evidence=f"{support.read}{later}.",
-        next=f"Serve with {s.convention.family['title']} {support.since} or newer."
-        if support.since
-        else "Serve with an engine that honours it.",
-    )
-
-
-CHECKS = (
-    _launch,
-    _architecture,
-    _norm_before_residual,
-    _norm_output,
-    _pre_fc_norms,
-    _attention,
-    _layers,
-    _ids_elsewhere,
-    _ids_by_runner,
-)
+CHECKS = (_launch, _architecture, _flags, _missing_residual, _norm_output, _ids_elsewhere, _ids_by_runner)
