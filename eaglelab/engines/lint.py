@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from packaging.version import Version
+
 from eaglelab.drafter.config import FAMILIES, IDS_KEY, DrafterConfig, first_architecture
 from eaglelab.engines.config_ids import config_ids, ignored_ids
-from eaglelab.engines.conventions import Convention, Engine, check_ids, convention_for, parse_engine
-from eaglelab.engines.flags import drafter_names, flag_support, loads_drafter
+from eaglelab.engines.conventions import Convention, Engine, check_ids, convention_for, parse_engine, table
 from eaglelab.engines.launch import Launch
 from eaglelab.engines.target_config import TargetShape, target_shape
 from eaglelab.engines.training import Framework, framework_of, training_findings
@@ -105,8 +106,8 @@ def _launch(s: _Subject) -> Iterator[Finding]:
 
 
 def _architecture(s: _Subject) -> Iterator[Finding]:
-    name = first_architecture(s.config)
-    loads = False if name is None else loads_drafter(s.engine, name)
+    name, known = first_architecture(s.config), table()["drafters"].get(s.engine.name, {})
+    loads = _holds(s.engine, known[name]) if name in known else False
     if loads or (s.engine.name == "vllm" and "speculators_model_type" in s.config):
         return
     yield Finding(
@@ -114,7 +115,7 @@ def _architecture(s: _Subject) -> Iterator[Finding]:
         title=f"{s.title} has no EAGLE-3 drafter class named {name}" if name else "The drafter's config names no architecture",
         status=Status.CANNOT_TELL if loads is None else Status.FAIL,
         claim=f"architectures = {s.config.get('architectures')!r}",
-        evidence=f"Names loaded as EAGLE-3 drafters by the versions that were read: {', '.join(drafter_names(s.engine))}.",
+        evidence=f"Names loaded as EAGLE-3 drafters by the versions that were read: {', '.join(known)}.",
         next="Serve it with vLLM, which reads the speculators layout. Or convert it: a flat config with LlamaForCausalLMEagle3 and ids "
         "under eagle_config, possible only where norm_before_residual is false and the draft layer is of the Llama type."
         if s.engine.name == "sglang" and s.drafter.family == "speculators"
@@ -143,19 +144,17 @@ def _flags(s: _Subject) -> Iterator[Finding]:
     given["norm_output"] = bool(s.config.get("norm_output")) and s.framework.name != "specforge"  # whose meaning is another one
     family = s.convention.family["title"]
     for flag, effect in UNREAD.items():
-        support = flag_support(s.engine, flag, s.drafter.layer_type)
-        if not given[flag] or support is None or support.answer == "honoured":
+        answer, row = _support(s, flag)
+        if not given[flag] or answer in (None, "honoured"):
             continue
-        unknown = support.answer == "unknown"
+        unknown, since = answer == "unknown", row.get("since")
         yield Finding(
             id=f"config.{flag}",
             title=f"It is not known whether {s.title} reads {flag}" if unknown else f"{s.title} ignores {flag}: {effect}",
             status=Status.CANNOT_TELL if unknown else Status.FAIL,
             claim=f"{flag} = {s.config.get(flag, given[flag])!r} in the drafter's config",
-            evidence=support.read + (f"; {family} honours it from {support.since} on." if support.since else "."),
-            next=f"Serve with {family} {support.since} or newer."
-            if support.since
-            else "Serve with an engine that honours it, or train without it.",
+            evidence=row["read"] + (f"; {family} honours it from {since} on." if since else "."),
+            next=f"Serve with {family} {since} or newer." if since else "Serve with an engine that honours it, or train without it.",
         )
 
 
@@ -174,10 +173,10 @@ def _missing_residual(s: _Subject) -> Iterator[Finding]:
 
 def _norm_output(s: _Subject) -> Iterator[Finding]:
     """SpecForge's norm_output is about lm_head, everybody else's about the recurrence."""
-    stated, support = s.config.get("norm_output"), flag_support(s.engine, "norm_output", s.drafter.layer_type)
+    stated = s.config.get("norm_output")
     if stated is None or s.framework.name != "specforge":
         return
-    if stated and support is not None and support.answer == "ignored":
+    if stated and _support(s, "norm_output")[0] == "ignored":
         return  # an engine that does not know the flag does what SpecForge trained: norm before lm_head, recurrence before the norm
     effect = (
         f"{s.title} takes it as 'the next draft step starts from the normed state'; SpecForge always goes on from the one before the norm."
@@ -244,6 +243,21 @@ def _ids_by_runner(s: _Subject) -> Iterator[Finding]:
         next=f"Write the ids to {s.convention.family['write_key']} at the top level, which both read; the server's log says "
         "'Using Eagle3 auxiliary layers from config' or 'from model'.",
     )
+
+
+def _support(s: _Subject, flag: str) -> tuple[str | None, dict[str, str]]:
+    """(`honoured`, `ignored`, `unknown` between two versions read or None where nothing is known, the table's row)."""
+    for row in table()["flags"]:
+        if row["family"] == s.engine.name and row["flag"] == flag and row["drafter"] in (s.drafter.layer_type, "*"):
+            return {True: row["support"], False: "ignored", None: "unknown"}[_holds(s.engine, row)], row
+    return None, {}
+
+
+def _holds(engine: Engine, row: Mapping[str, str]) -> bool | None:
+    """Whether a row of the table holds for this version. None: the version lies between two that were read."""
+    if engine.version is None or "since" not in row or Version(engine.version) >= Version(row["since"]):
+        return True
+    return None if Version(engine.version) > Version(row["after"]) else False
 
 
 CHECKS = (_launch, _architecture, _flags, _missing_residual, _norm_output, _ids_elsewhere, _ids_by_runner)
