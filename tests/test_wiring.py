@@ -371,5 +371,14 @@ def test_eagle_in_the_launch_line_of_an_eagle3_drafter():
 def test_lint_refuses_what_is_no_drafter():
     with pytest.raises(DrafterConfigError, match="is it the target's config"):
         lint(LLAMA30, "sglang==0.5.23")
-    with pytest.raises(ConventionError, match="unknown training framework 'specforg', did you mean 'specforge'"):
-        lint(PLAIN, "sglang==0.5.23", LLAMA30, "specforg")
+
+
+def test_a_training_framework_that_is_none_is_a_finding_beside_the_others():
+    for name, version, says in (
+        ("specforg", None, "framework 'specforg', did you mean 'specforge'"),
+        ("specforge", "new", "version 'new'"),
+    ):
+        findings = lint({**PLAIN, "norm_before_residual": True}, "sglang==0.5.23", LLAMA30, name, version, last_state=30)
+        assert says in find(findings, "training").title
+        assert ids_of(findings, Status.CANNOT_TELL) == ["config.training"]  # and final_norm is silent: the framework is only guessed
+        assert ids_of(findings, Status.FAIL) == ["config.norm_before_residual"]

@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from eaglelab.drafter.config import FAMILIES, IDS_KEY, DrafterConfig, first_architecture
 from eaglelab.engines.config_ids import config_ids, ignored_ids
-from eaglelab.engines.conventions import Convention, Engine, check_ids, convention_for, parse_engine, table
+from eaglelab.engines.conventions import Convention, ConventionError, Engine, check_ids, convention_for, parse_engine, table
 from eaglelab.engines.launch import Launch
 from eaglelab.engines.target_config import TargetShape, target_shape
 from eaglelab.engines.training import Framework, framework_of, training_findings
@@ -52,11 +52,16 @@ def lint(
 
     `training_framework` is a name of the convention table (`speculators`, `specforge`, …). `last_state` is what the dump's last slot was
     identified as (N or `final`), where it was. Raises DrafterConfigError for a config that is no EAGLE-3 drafter's and ConventionError
-    for an unknown engine or framework.
+    for an unknown engine.
     """
     engine = parse_engine(engine) if isinstance(engine, str) else engine
     shape = None if target_config is None else target_shape(target_config)
-    framework = framework_of(draft_config, training_framework, training_version)
+    findings = []
+    try:
+        framework = framework_of(draft_config, training_framework, training_version)
+    except ConventionError as error:
+        framework, mend = framework_of(draft_config), "Mend framework and version under [training] in case.toml."
+        findings.append(Finding("config.training", f"What trained the drafter is not understood: {error}", Status.CANNOT_TELL, next=mend))
     subject = _Subject(
         config=draft_config,
         drafter=DrafterConfig.from_dict(draft_config, framework.name if framework.told and framework.name in FAMILIES else None),
@@ -66,7 +71,7 @@ def lint(
         framework=framework,
         launch=launch,
     )
-    findings = [finding for check in CHECKS for finding in check(subject)] if engine.is_engine else []
+    findings += [finding for check in CHECKS for finding in check(subject)] if engine.is_engine else []
     findings += training_findings(draft_config, engine, shape, framework, last_state)
     open_questions = [f for f in findings if f.status in (Status.FAIL, Status.CANNOT_TELL)]
     return by_severity(findings if open_questions else [*findings, _nothing_found(subject)])
