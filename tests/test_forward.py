@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import tiny_models as tm
@@ -378,7 +377,3 @@ def test_cuda_equals_the_cpu_within_rounding(tmp_path, family):
         for expected, got in zip(cpu[boundary], cuda[boundary], strict=True):
             assert got.device.type == "cuda"
             assert torch.allclose(got.cpu(), expected, rtol=1e-3, atol=1e-4)
-
-
-def test_nothing_here_needs_the_example():
-    assert "data/" + "example" not in Path(__file__).read_text()

@@ -164,7 +164,7 @@ def test_unmatched_samples_do_not_outvote_matched_ones(target):
 
 def test_sketch_that_stops_early(tmp_path):
     sketch = load_sketch(make_sketch(TinyTarget(up_to=2), random_texts(2)).save(tmp_path / "s"))
-    assert sketch.up_to == 2
+    assert sketch.boundaries == (0, 1, 2)
     found = identify(dump(TinyTarget(), random_texts(2), [1, 4]), sketch)
     assert found.wiring == Wiring.of([1, None])
     assert any("boundaries 3 to 5 and final not looked at" in note for note in found.notes)

@@ -112,7 +112,7 @@ def _judge_slot(s: int, k: int, compared: Compared, rule: Rule) -> Judgement:
         return gone
     out = judge(stats, s, comparison.boundaries, compared.complete, rule)
     if out.boundary is None and out.tested:
-        explain(out, stats, rows, s, comparison.boundaries, compared.texts, rule)
+        explain(out, stats, s, comparison.boundaries, compared.texts, rule)
     elif out.error > rule.clear_error:
         out.kind, out.found = "far from rounding", out.boundary
         out.reason += "; more than rounding explains: a quantised target, another checkpoint, or another precision"

@@ -44,14 +44,14 @@ def absent(rows: Rows, s: int, width: int) -> Judgement | None:
     return None
 
 
-def explain(out: Judgement, stats: SampleStats, rows: Rows, s: int, boundaries: list[Boundary], texts: list[str], rule: Rule) -> None:
+def explain(out: Judgement, stats: SampleStats, s: int, boundaries: list[Boundary], texts: list[str], rule: Rule) -> None:
     """Give an undecided judgement a kind, the first of these that fits with numbers; else leave it as it is."""
     found = (
         _shifted(out, stats, s, boundaries, rule)
         or _swapped(out, stats, s, boundaries, texts, rule)
         or _without_residual(out, stats, s, boundaries, rule)
         or _other_basis(stats, s, boundaries)
-        or _scaled(out, stats, rows, s, boundaries, rule)
+        or _scaled(out, stats, s, boundaries, rule)
     )
     if found:
         out.kind, out.found, out.numbers, out.reason = found
@@ -133,23 +133,18 @@ def _other_basis(stats: SampleStats, s: int, boundaries: list[Boundary]) -> Expl
     return kind, found, numbers, reason
 
 
-def _scaled(out: Judgement, stats: SampleStats, rows: Rows, s: int, boundaries: list[Boundary], rule: Rule) -> Explanation:
-    """The direction of a boundary at another length: one factor for all tokens, or every token brought to one length."""
+def _scaled(out: Judgement, stats: SampleStats, s: int, boundaries: list[Boundary], rule: Rule) -> Explanation:
+    """The direction of a boundary, and one factor for all tokens (an embedding multiplier that nobody names)."""
     cosine = torch.stack([line[s] for line in stats.cosine])  # [B, R]
     b, best, following = _two_least((1 - cosine.clamp(-1, 1).pow(2)).sqrt().nanmedian(dim=-1).values)  # of the sine, [B]
     limit = rule.clear_error if following < torch.inf else rule.embedding_error
     if not (best <= limit and best <= BETTER * out.error and following >= rule.clear_margin * best):
         return None
     factor, spread = _centre(stats.ratio[b][s])
-    length, length_spread = _centre(rows.norms[s])
-    if spread <= NORM_DISTANCE < abs(factor - 1):
-        kind, text = "scaled", f"boundary {boundaries[b]} times {factor:.4g}"
-    elif length_spread <= NORM_DISTANCE:
-        kind, text = "normed", f"boundary {boundaries[b]} with every token brought to length {length:.4g}"
-    else:
+    if not spread <= NORM_DISTANCE < abs(factor - 1):
         return None
-    reason = f"{text} (what is left of the direction {best:.3g}, next boundary {following:.3g}; relative error as it is {out.error:.3g})"
-    return kind, boundaries[b], {"factor": factor, "factor_spread": spread, "sine": best, "next": following}, reason
+    reason = f"boundary {boundaries[b]} times {factor:.4g} (what is left of the direction {best:.3g}, next boundary {following:.3g}; relative error as it is {out.error:.3g})"
+    return "scaled", boundaries[b], {"factor": factor, "factor_spread": spread, "sine": best, "next": following}, reason
 
 
 def _two_least(distances: Tensor) -> tuple[int, float, float]:

@@ -19,7 +19,7 @@ class Anomaly:
     """Something about a slot that a boundary's number alone does not say.
 
     `kind`: missing, width, nan, zero, padding, length, duplicate, shifted, swapped rows, without residual, rotated basis,
-    permuted channels, scaled, normed, in between, other tokens, edge, tie, far from rounding, no match.
+    permuted channels, scaled, in between, other tokens, edge, tie, far from rounding, no match.
     """
 
     slot: int

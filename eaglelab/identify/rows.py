@@ -65,9 +65,10 @@ def trailing_padding(token_ids: Tensor) -> int:
     return run - 1 if run >= PAD_RUN else 0
 
 
-def choose_positions(token_ids: Tensor, limit: int, rows: int, seed: int) -> Tensor:
-    """At most `rows` positions in 1..limit-1, seeded, ascending. The first token is left out, and padding at the end."""
-    last = min(limit, len(token_ids) - trailing_padding(token_ids))
+def choose_positions(sample: Any, start: int, rows: int, seed: int) -> Tensor:
+    """At most `rows` seeded positions from `start` on, ascending, that a slot has. The first token and padding at the end are left out."""
+    token_ids, longest = sample.token_ids[start:], max((len(slot) for slot in sample.slots if slot.ndim), default=0)
+    last = min(longest - start, len(token_ids) - trailing_padding(token_ids))
     candidates = torch.arange(1, max(last, 1))
     if len(candidates) <= rows:
         return candidates

@@ -41,7 +41,7 @@ class Compared:
 def against_forward(samples: Sequence[Any], source: Any, names: tuple[str, ...], rows: int, seed: int) -> Compared:
     """Compare with boundaries that `source.visit` hands over one after another, in full width."""
     starts = [leading_padding(sample) for sample in samples]
-    positions = [_positions(sample, start, rows, seed + i) for i, (sample, start) in enumerate(zip(samples, starts, strict=True))]
+    positions = [choose_positions(sample, start, rows, seed + i) for i, (sample, start) in enumerate(zip(samples, starts, strict=True))]
     vocab_size = getattr(source, "vocab_size", None)
     untested = {i: why for i, p in enumerate(positions) if (why := _unusable(samples[i], len(p), vocab_size))}
     used = [i for i in range(len(samples)) if i not in untested]
@@ -60,11 +60,6 @@ def against_forward(samples: Sequence[Any], source: Any, names: tuple[str, ...],
         f"(at most {rows:,} a sample, seed {seed}; first tokens and padding left out)"
     )
     return Compared(comparison, used, [samples[i].key for i in used], None, width, untested, notes=[note])
-
-
-def _positions(sample: Any, start: int, rows: int, seed: int) -> Tensor:
-    longest = max((len(slot) for slot in sample.slots if slot.ndim), default=0)
-    return choose_positions(sample.token_ids[start:], longest - start, rows, seed)
 
 
 def _unusable(sample: Any, rows: int, vocab_size: int | None) -> str | None:

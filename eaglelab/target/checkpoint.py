@@ -15,7 +15,7 @@ from torch import Tensor
 from eaglelab.target.errors import CheckpointError
 from eaglelab.target.names import EMBEDDINGS, HEADS, NORMS, count_layers, find_tensor, outside_layers
 from eaglelab.target.quantised import FLOATS, dequantise, is_quantised, logical_names, logical_shape
-from eaglelab.target.shards import Shard, open_shard, row_spans
+from eaglelab.target.shards import TorchShard, open_shard, row_spans
 
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 SINGLES = ("model.safetensors", "pytorch_model.bin")
@@ -113,7 +113,7 @@ class Checkpoint:
         carrier = self._carrier[name]
         return carrier, *self._shard(carrier).header(carrier)
 
-    def _shard(self, stored: str) -> Shard:
+    def _shard(self, stored: str) -> TorchShard:
         file = self.path / self._shard_of[stored]
         if not file.is_file():
             gone = self.missing_shards

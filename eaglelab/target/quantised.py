@@ -75,8 +75,8 @@ def _logical(name: str, stored: set[str]) -> str:
 
 
 def is_quantised(carrier: str, dtype: torch.dtype) -> bool:
-    """True when the stored tensor is not the logical one. Maps and masks (wider integers, bool) are what they say."""
-    return dtype in (*SCALED, torch.uint8) or carrier.endswith((".weight_packed", "_blocks", ".qweight"))
+    """True when the stored tensor is not the logical one: values of one byte, or packed. Maps and masks are what they say."""
+    return (dtype.itemsize == 1 and dtype != torch.bool) or carrier.endswith((".weight_packed", "_blocks", ".qweight"))
 
 
 def dequantise(logical: str, carrier: str, read: Callable[[str], Tensor], has: Callable[[str], bool], out: torch.dtype) -> Tensor:

@@ -7,7 +7,6 @@ import math
 import os
 import pickle
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,85 +16,8 @@ from torch import Tensor
 
 from eaglelab.target.errors import CheckpointError
 
-SAFETENSORS_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
-
 GAP = 8
 """Wanted rows with up to this many unwanted rows between them are read in one piece: a seek costs more than a few rows."""
-
-
-class SafetensorsShard:
-    """A `.safetensors` file. Opened anew for every read, so that the pages of a tensor go when the tensor goes."""
-
-    def __init__(self, path: Path):
-        self.path = path
-
-    @contextmanager
-    def _open(self, name: str = ""):
-        try:
-            with safe_open(self.path, framework="pt") as file:
-                yield file
-        except (SafetensorError, OSError) as error:
-            if "does not contain tensor" in str(error):
-                raise CheckpointError(not_in(self.path, name)) from error
-            raise CheckpointError(broken(self.path, error)) from error
-
-    def names(self) -> list[str]:
-        with self._open() as file:
-            return list(file.keys())
-
-    def header(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
-        """Shape and dtype."""
-        with self._open(name) as file:
-            tensor = file.get_slice(name)
-            shape, kind = tuple(tensor.get_shape()), tensor.get_dtype()
-        if kind not in SAFETENSORS_DTYPES:
-            raise CheckpointError(f"{self.path.name}: {name} has the dtype {kind}, which cannot be read")
-        return shape, SAFETENSORS_DTYPES[kind]
-
-    def tensor(self, name: str) -> Tensor:
-        with self._open(name) as file:
-            return file.get_tensor(name).clone()
-
-    def rows(self, name: str, spans: list[tuple[int, int]]) -> Iterator[Tensor]:
-        """Rows by plain reads: through a mapping each row would pull in its surroundings (measured: 4 MB a row, 5 ms)."""
-        shape, dtype = self.header(name)
-        row = math.prod(shape[1:]) * dtype.itemsize  # bytes
-        with open(self.path, "rb", buffering=0) as file:
-            if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-            begin = _data_offset(file, name)
-            for start, stop in spans:
-                piece = torch.empty((stop - start) * row, dtype=torch.uint8)
-                file.seek(begin + start * row)
-                if _read_into(file, piece) < len(piece):
-                    raise CheckpointError(f"{self.path.name} ends within rows {start}..{stop - 1} of {name}; copy or download it again")
-                yield piece.view(dtype).view(stop - start, *shape[1:])
-
-
-def _data_offset(file: BinaryIO, name: str) -> int:
-    """Where a tensor's values begin: a safetensors file is 8 bytes of header length, the header in JSON, the values."""
-    length = int.from_bytes(file.read(8), "little")
-    return 8 + length + json.loads(file.read(length))[name]["data_offsets"][0]
-
-
-def _read_into(file: BinaryIO, piece: Tensor) -> int:
-    buffer, got = memoryview(piece.numpy()), 0
-    while got < len(buffer) and (n := file.readinto(buffer[got:])):
-        got += n
-    return got
 
 
 class TorchShard:
@@ -104,7 +26,30 @@ class TorchShard:
     def __init__(self, path: Path):
         self.path = path
 
-    def _open(self) -> dict[str, Tensor]:
+    def names(self) -> list[str]:
+        return list(self._content())
+
+    def header(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
+        """Shape and dtype."""
+        tensor = self._mapped(name)
+        return tuple(tensor.shape), tensor.dtype
+
+    def tensor(self, name: str) -> Tensor:
+        """In memory of its own."""
+        return self._mapped(name).clone()
+
+    def rows(self, name: str, spans: list[tuple[int, int]]) -> Iterator[Tensor]:
+        table = self._mapped(name)
+        for start, stop in spans:
+            yield table[start:stop].clone()
+
+    def _mapped(self, name: str) -> Tensor:
+        content = self._content()
+        if name not in content:
+            raise CheckpointError(self._lacks(name))
+        return content[name].detach()
+
+    def _content(self) -> dict[str, Tensor]:
         try:
             content = load_mapped(self.path)
         except Exception as error:  # garbage makes the unpickler raise whatever it likes
@@ -112,31 +57,64 @@ class TorchShard:
                 raise CheckpointError(
                     f"{self.path.name} holds more than tensors, and running code out of a checkpoint is refused; convert it to safetensors"
                 ) from error
-            raise CheckpointError(broken(self.path, error)) from error
+            raise CheckpointError(self._broken(error)) from error
         content = content.get("state_dict", content) if isinstance(content, dict) else content
         if not isinstance(content, dict):
             raise CheckpointError(f"{self.path.name} holds a {type(content).__name__}, expected a dict of tensors by name")
         return {str(k): v for k, v in content.items() if isinstance(v, Tensor)}
 
-    def _named(self, name: str) -> Tensor:
-        content = self._open()
-        if name not in content:
-            raise CheckpointError(not_in(self.path, name))
-        return content[name]
+    def _lacks(self, name: str) -> str:
+        return f"{self.path.name} does not hold {name}, though the index says so; index and shards are of different checkpoints"
+
+    def _broken(self, error: Exception) -> str:
+        size = self.path.stat().st_size if self.path.exists() else 0
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        return (
+            f"{self.path.name} ({size:,} bytes) cannot be read as a checkpoint file: {first_line}. "
+            "It is cut short or not what its name says; copy or download it again"
+        )
+
+
+class SafetensorsShard(TorchShard):
+    """A `.safetensors` file. Opened anew for every read, so that the pages of a tensor go when the tensor goes."""
 
     def names(self) -> list[str]:
-        return list(self._open())
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                return list(file.keys())
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(self._broken(error)) from error
 
-    def header(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
-        return tuple(self._named(name).shape), self._named(name).dtype
-
-    def tensor(self, name: str) -> Tensor:
-        return self._named(name).detach().clone()
+    def _mapped(self, name: str) -> Tensor:
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                return file.get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            lacks = "does not contain tensor" in str(error)
+            raise CheckpointError(self._lacks(name) if lacks else self._broken(error)) from error
 
     def rows(self, name: str, spans: list[tuple[int, int]]) -> Iterator[Tensor]:
-        table = self._named(name).detach()
-        for start, stop in spans:
-            yield table[start:stop].clone()
+        """Rows by plain reads: through a mapping each row would pull in its surroundings (measured: 4 MB a row, 5 ms)."""
+        shape, dtype = self.header(name)
+        row = math.prod(shape[1:]) * dtype.itemsize  # bytes
+        with open(self.path, "rb", buffering=0) as file:
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+            length = int.from_bytes(file.read(8), "little")  # 8 bytes of header length, the header in JSON, the values
+            begin = 8 + length + json.loads(file.read(length))[name]["data_offsets"][0]
+            for start, stop in spans:
+                piece = torch.empty((stop - start) * row, dtype=torch.uint8)
+                file.seek(begin + start * row)
+                if _read_into(file, piece) < len(piece):
+                    raise CheckpointError(f"{self.path.name} ends within rows {start}..{stop - 1} of {name}; copy or download it again")
+                yield piece.view(dtype).view(stop - start, *shape[1:])
+
+
+def _read_into(file: BinaryIO, piece: Tensor) -> int:
+    buffer, got = memoryview(piece.numpy()), 0
+    while got < len(buffer) and (n := file.readinto(buffer[got:])):
+        got += n
+    return got
 
 
 def load_mapped(path: Path):
@@ -149,24 +127,8 @@ def load_mapped(path: Path):
         return torch.load(path, map_location="cpu", weights_only=True)
 
 
-Shard = SafetensorsShard | TorchShard
-
-
-def open_shard(path: Path) -> Shard:
+def open_shard(path: Path) -> TorchShard:
     return SafetensorsShard(path) if path.suffix == ".safetensors" else TorchShard(path)
-
-
-def not_in(path: Path, name: str) -> str:
-    return f"{path.name} does not hold {name}, though the index says so; index and shards are of different checkpoints"
-
-
-def broken(path: Path, error: Exception) -> str:
-    size = path.stat().st_size if path.exists() else 0
-    first_line = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-    return (
-        f"{path.name} ({size:,} bytes) cannot be read as a checkpoint file: {first_line}. "
-        "It is cut short or not what its name says; copy or download it again"
-    )
 
 
 def row_spans(ids: list[int], gap: int = GAP) -> list[tuple[int, int]]:

@@ -28,7 +28,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from eaglelab import __version__
-from eaglelab.wiring import FINAL, Boundary
+from eaglelab.wiring import Boundary
 
 FORMAT = "eaglelab sketch 1"
 GRAM_ROWS = 32
@@ -99,11 +99,6 @@ class Sketch:
     embedding_rows: Tensor  # [U, H], boundary 0 of these tokens, the target's dtype
     target: str = ""
     dtype: str = ""
-
-    @property
-    def up_to(self) -> int | None:
-        """The last boundary looked at, None when all were."""
-        return None if FINAL in self.boundaries else int(self.boundaries[-1])
 
     def projection(self) -> Tensor:
         return projection(self.hidden_size, self.dim, self.seed)

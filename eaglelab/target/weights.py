@@ -36,7 +36,8 @@ class WeightPlan:
 
     def __init__(self, checkpoint: Checkpoint, skeleton: Skeleton):
         self.checkpoint, self.skeleton = checkpoint, skeleton
-        self.expected = dict(skeleton.root.named_parameters()) | dict(_persistent_buffers(skeleton.root))
+        state = skeleton.root.state_dict(keep_vars=True)  # persistent buffers alone
+        self.expected = dict(skeleton.root.named_parameters()) | {n: b for n, b in skeleton.root.named_buffers() if n in state}
         self._fp32 = _kept_in_float32(skeleton)
         self.recipes: dict[str, Recipe] = {}  # parameter name -> recipe, shared by the targets of one
         self._plan()
@@ -157,11 +158,6 @@ def _assign(root: nn.Module, name: str, value: Tensor) -> None:
     path, _, leaf = name.rpartition(".")
     module = root.get_submodule(path)
     (module._parameters if isinstance(value, nn.Parameter) else module._buffers)[leaf] = value
-
-
-def _persistent_buffers(root: nn.Module) -> dict[str, Tensor]:
-    state = root.state_dict(keep_vars=True)
-    return {name: buffer for name, buffer in root.named_buffers() if name in state}
 
 
 def _kept_in_float32(skeleton: Skeleton) -> list[re.Pattern]:
