@@ -33,7 +33,7 @@ def config_ids(drafter_config: Mapping[str, Any], convention: Convention) -> Con
             continue
         ids, key = check_ids(value, f"{candidate} in the drafter's config"), candidate
         break
-    looks_at, taken = " or ".join(convention.keys) or "no config key", "the ids there" if key else "its default"
+    looks_at, taken = " or ".join(keys) or "no config key", "the ids there" if key else "its default"
     notes = [
         f"{ignored} = {value} is not read by {convention.engine.title}, which looks at {looks_at} and takes {taken}."
         for ignored, value in ignored_ids(drafter_config, convention).items()
@@ -52,9 +52,8 @@ def ignored_ids(drafter_config: Mapping[str, Any], convention: Convention) -> di
 
 def read_keys(drafter_config: Mapping[str, Any], convention: Convention) -> tuple[str, ...]:
     """The keys that the engine looks at, in order. vLLM rebuilds a speculators config from its top level and loses `eagle_config`."""
-    if "speculators_model_type" in drafter_config and "speculators_keys" in convention.family:
-        return tuple(convention.family["speculators_keys"])
-    return convention.keys
+    family = convention.family
+    return tuple(family["speculators_keys" if "speculators_model_type" in drafter_config and "speculators_keys" in family else "keys"])
 
 
 def uses_aux_hidden_states(drafter_config: Mapping[str, Any]) -> bool:

@@ -123,13 +123,12 @@ class Convention:
     negative: str = "missing"
     bug: str | None = None
     """`no_residual`: captured without the residual added, so that a slot is no boundary at all."""
-    keys: tuple[str, ...] = ()
-    """Config keys read for ids, dotted, first that is there wins."""
     note: str = ""
     read: str = ""
     """Where the row was read: file, line and version, or the wheel from which it was run."""
     assumptions: tuple[str, ...] = ()
     family: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """The table's entry for the engine: `title`, `keys` (config keys read for ids, dotted, the first that is there wins), …"""
 
     def feed(self, ids: Sequence[int] | None, num_layers: int) -> Fed:
         """The boundaries fed for these ids, or for none given. Raises ConventionError for ids that are not integers or N below 1."""
@@ -262,14 +261,12 @@ def convention_for(engine: Engine | str, architecture: str | None = None) -> Con
             assumptions.append(f"{who[0].upper() + who[1:]}: the usual rule of {engine.title} is assumed.")
     row, version_notes = _row_at(listed, engine, architecture)
     known = {k: v for k, v in row.items() if k not in ("family", "architectures", "since", "after", "default")}
-    family = table()["families"][engine.name]
     return Convention(
         engine=engine,
         architecture=architecture,
         default=tuple(row.get("default", USUAL_DEFAULT)),
-        keys=tuple(family["keys"]),
         assumptions=(*assumptions, *version_notes),
-        family=family,
+        family=table()["families"][engine.name],
         **known,
     )
 

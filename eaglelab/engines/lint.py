@@ -12,7 +12,7 @@ from typing import Any
 from packaging.version import Version
 
 from eaglelab.drafter.config import FAMILIES, IDS_KEY, DrafterConfig, first_architecture
-from eaglelab.engines.config_ids import config_ids, ignored_ids
+from eaglelab.engines.config_ids import config_ids, ignored_ids, read_keys
 from eaglelab.engines.conventions import Convention, ConventionError, Engine, check_ids, convention_for, parse_engine, table
 from eaglelab.engines.launch import Launch
 from eaglelab.engines.target_config import TargetShape, target_shape
@@ -217,7 +217,8 @@ def _ids_elsewhere(s: _Subject) -> Iterator[Finding]:
             title=f"{s.title} does not read the layer ids under {key}" + (", but feeds the same boundaries without them" if same else ""),
             status=Status.PASS if same else Status.CANNOT_TELL if meant is None else Status.FAIL,
             claim=f"{key} = {value}" + ("" if meant is None else f": boundaries {Wiring(meant)} in the numbering usual for this key"),
-            evidence=f"It looks at {' and '.join(s.convention.keys)}" + ("." if served is None else f" and feeds {Wiring(served)}."),
+            evidence=f"It looks at {' and '.join(read_keys(s.config, s.convention))}"
+            + ("." if served is None else f" and feeds {Wiring(served)}."),
             numbers={} if meant is None else {"meant": list(meant), "served": list(served)},
             next=""
             if same
