@@ -1,5 +1,6 @@
 """What notebooks call: escaped everywhere, recorded under the runner only."""
 
+import hashlib
 import json
 import sys
 from html.parser import HTMLParser
@@ -9,10 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import eaglelab
-import eaglelab.case
 from eaglelab import notebook, progress, provenance
-from eaglelab.case import Case
+from eaglelab.case import CaseError, open_case
 from eaglelab.findings import Change, Finding, Status, Verdict
 from eaglelab.reports import parts
 
@@ -37,21 +36,21 @@ class Tags(HTMLParser):
 
 @pytest.fixture
 def shown(monkeypatch):
-    """What the notebook functions display: a list of (HTML, text)."""
-    out = []
-    monkeypatch.setattr(notebook, "_display", lambda markup, text: out.append((markup, text)))
+    """What the notebook functions display: a list of (HTML, text); what they record is in `.records`."""
+
+    class Shown(list):
+        records = []  # noqa: RUF012
+
+    out = Shown()
+
+    def display(bundle, raw):
+        assert raw
+        out.records = [*out.records, *json.loads(json.dumps(bundle.get(notebook.RECORD, []), allow_nan=False))]
+        out.append((bundle.get("text/html"), bundle.get("text/plain")))
+
+    monkeypatch.setattr(notebook, "in_ipython", lambda: True)
+    monkeypatch.setattr("IPython.display.display", display)
     return out
-
-
-@pytest.fixture
-def record_file(tmp_path, monkeypatch):
-    path = tmp_path / "record.jsonl"
-    monkeypatch.setenv(notebook.RECORD, str(path))
-    return path
-
-
-def lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def safe(markup):
@@ -65,7 +64,7 @@ def safe(markup):
 
 def test_hostile_text_is_shown_as_text_everywhere(shown):
     frame = pd.DataFrame({EVIL: [EVIL, "b"]}, index=pd.Index([EVIL, "r"], name=EVIL))
-    notebook.table(frame, caption=EVIL, units={EVIL: EVIL})
+    notebook.table(frame, caption=EVIL)
     notebook.record(
         Finding("x." + EVIL, EVIL, Status.FAIL, claim=EVIL, evidence=EVIL, numbers={EVIL: {EVIL: EVIL}}, next=EVIL),
         Verdict(EVIL, EVIL, EVIL, (Change(EVIL, EVIL, [EVIL], EVIL),)),
@@ -78,17 +77,16 @@ def test_hostile_text_is_shown_as_text_everywhere(shown):
         assert "\u202e" not in plain
 
 
-def test_table_formats_numbers_and_says_what_it_cut(shown):
-    frame = pd.DataFrame({"n": [1281, 163_840], "norm": [174.3977, float("nan")], "ok": [True, False], "all": [np.float32(0.5), 2.0]})
-    notebook.table(frame, units={"norm": "L2"}, formats={"all": ".2f"}, max_rows=1)
-    markup = shown[0][0]
-    cells = Tags(markup).text
-    assert "1281174.4yes0.50" in cells
-    assert "normL2" in cells.replace(" ", "")
+def test_table_formats_numbers_and_says_what_it_cut(shown, monkeypatch):
+    monkeypatch.setattr(notebook, "MAX_ROWS", 1)
+    frame = pd.DataFrame({"n": [1281, 163_840], "norm": [174.3977, float("nan")], "ok": [True, False], "half": np.float32([0.5, 2.0])})
+    notebook.table(frame)
+    cells = Tags(shown[0][0]).text
+    assert "1281174.4yes0.5" in cells
     assert "1 of 2 rows shown" in cells
-    assert parts.number(163_840) == "163,840"
+    assert parts.number(163_840) == parts.number(163_840.0) == "163,840"
     assert parts.number(float("nan")) == parts.number(None) == parts.number(pd.NaT) == "–"  # noqa: RUF001
-    assert parts.number(1e-7) == "1e-07"
+    assert (parts.number(1e-7), parts.number(float("inf")), parts.number(3.0)) == ("1e-07", "inf", "3")
 
 
 def test_table_takes_dicts_series_and_multi_index(shown):
@@ -106,7 +104,7 @@ def test_show_needs_a_description_and_keeps_the_data(shown):
     axes[0].plot([1, 2])
     with pytest.raises(ValueError, match="needs alt: got an empty text"):
         notebook.show(fig, alt="  ")
-    notebook.show(axes, alt=f"Two lines {EVIL}", caption="n = 2", data={"x": [1, 2]})
+    notebook.show(axes[0], alt=f"Two lines {EVIL}", caption="n = 2", data={"x": [1, 2]})
     tags = safe(shown[0][0])
     (image,) = [a for t, a in tags.attributes if t == "img"]
     assert image["alt"].startswith("Two lines <script>")
@@ -114,23 +112,20 @@ def test_show_needs_a_description_and_keeps_the_data(shown):
     assert 300 < int(image["width"]) < 450  # 4 inches are 384 CSS pixels
     assert "table" in tags.tags
     assert not pyplot.fignum_exists(fig.number)  # else Jupyter would show it twice
-    with pytest.raises(TypeError, match="got str, expected a matplotlib Figure or Axes"):
+    with pytest.raises(TypeError, match="expects a matplotlib Figure or Axes"):
         notebook.show("text", alt="x")
 
 
-def test_record_stores_under_the_runner_and_only_shows_live(shown, record_file, monkeypatch):
+def test_what_is_recorded_travels_with_the_output(shown):
     finding = Finding("a.b", "Title", Status.PASS, numbers={"x": float("nan"), "y": np.int64(3)})
     notebook.record(finding, Verdict("wiring", "sure", "Because", (Change("f", "k", [1]),)))
     notebook.record_result("wiring", {"dump": (3, 16, "final"), "share": np.array([0.5])})
-    verdict, stored, result = lines(record_file)
+    verdict, stored, result = shown.records
     assert verdict == {"kind": "verdict", "data": {"stage": "wiring", "confidence": "sure", "text": "Because", "changes": [
         {"file": "f", "key": "k", "value": [1], "engine": None}]}}  # fmt: skip
     assert Finding.from_json(stored["data"]).numbers == {"x": None, "y": 3}
-    assert result == {"kind": "result", "name": "wiring", "data": {"dump": [3, 16, "final"], "share": [0.5]}}
-    monkeypatch.delenv(notebook.RECORD)
-    notebook.record(finding)
-    assert len(lines(record_file)) == 3
-    assert len(shown) == 2
+    assert result == {"kind": "result", "data": {"wiring": {"dump": [3, 16, "final"], "share": [0.5]}}}
+    assert shown[1] == (None, None)  # a result is stored and not shown
     with pytest.raises(TypeError, match=r"record\(\) got dict, expected Finding or Verdict"):
         notebook.record({"id": "x"})
 
@@ -142,21 +137,14 @@ def test_status_is_told_by_symbol_and_word(shown):
     assert [w.split("T")[0].strip() for w in words] == ["✓ pass", "✕ fail", "? cannot tell", "○ not given", "– not applicable"]  # noqa: RUF001
 
 
-def test_start_opens_the_case_and_shows_versions(shown, record_file, tmp_path):
+def test_start_opens_the_case_and_shows_versions(shown, tmp_path):
     path = write_case(tmp_path / "mine", "[target]\npath = '.'\n[[claims]]\nslot = 0\ntext = 'embed'\n")
-    assert notebook.start(path, title="01", parameters={"k": EVIL}).claims[0].text == "embed"
+    assert notebook.start(path, title="01").claims[0].text == "embed"
     text = safe(shown[0][0].replace("<style", "<i").replace("</style>", "</i>")).text
     assert f"torch {provenance.versions()['torch']}" in text
-    (stored,) = lines(record_file)
-    assert stored["data"]["provenance"]["parameters"] == {"k": EVIL}
-    with pytest.raises(eaglelab.case.CaseError, match="nowhere"):
+    assert "torch threads" in shown.records[0]["data"]["device"]  # torch was asked
+    with pytest.raises(CaseError, match="nowhere"):
         notebook.start(tmp_path / "nowhere")
-
-
-def test_start_says_what_the_case_left_out(shown, monkeypatch):
-    monkeypatch.setattr(eaglelab, "open_case", lambda path: Case(Path("c/case.toml"), notes=(f"no target {EVIL}",)), raising=False)
-    notebook.start("c")
-    assert "Left out: no target <script>" in safe(shown[0][0]).text
 
 
 def test_without_ipython_the_text_is_printed(monkeypatch, capsys):
@@ -165,30 +153,24 @@ def test_without_ipython_the_text_is_printed(monkeypatch, capsys):
     assert capsys.readouterr().out == "not given: no log. How to get it: make one\n"
 
 
-def test_progress_is_silent_when_fast_and_sums_up_when_slow(capsys, monkeypatch):
-    monkeypatch.setenv(progress.HEADLESS, "1")
+def test_progress_is_silent_when_fast_and_one_line_when_slow_and_nobody_watches(capsys):
     assert list(progress.progress([1, 2, 3], "read")) == [1, 2, 3]
     assert capsys.readouterr() == ("", "")
-    list(progress.progress(iter("abc"), "read", total=3, delay=0, every=0))
+    list(progress.progress(iter("abc"), "read", total=3, delay=0))
     out, err = capsys.readouterr()
     assert out == ""  # --json output stays clean
-    assert "read: 1 of 3" in err
-    assert err.splitlines()[-1].startswith("read: 3 of 3 in")
+    assert err == "read: 0.0 s\n"
 
 
-def test_progress_sums_up_when_the_consumer_stops_or_breaks(capsys, monkeypatch):
-    monkeypatch.setenv(progress.HEADLESS, "1")
-    bar = progress.progress(range(10), "scan", delay=0)
-    next(bar), next(bar)
-    bar.close()
-    assert "scan: 1 of 10" in capsys.readouterr().err
-
-
-def test_progress_draws_a_bar_on_a_terminal(monkeypatch, capsys):
-    monkeypatch.delenv(progress.HEADLESS, raising=False)
+def test_progress_draws_a_bar_on_a_terminal_after_its_delay(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert list(progress.progress(range(3), "scan", delay=0)) == [0, 1, 2]
-    assert "scan" in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "scan:" in err
+    assert "3/3" in err or "0/3" in err
+    assert list(progress.progress(range(3), "scan")) == [0, 1, 2]
+    assert capsys.readouterr() == ("", "")
 
 
 # provenance
@@ -203,39 +185,33 @@ def write_case(folder, text):
 def test_inputs_are_sized_and_hashed(tmp_path):
     case = write_case(
         tmp_path / "c",
-        '[dump]\npath = "dump"\n[engine]\nname = "path"\nlaunch = "python -m server --path dump"\nlog = "gone.log"\n'
-        '[drafter]\npath = "abc.bin"\n[[claims]]\nslot = 0\n',
+        '[dump]\npath = "dump"\n[engine]\nname = "sglang"\nlaunch = "python -m server --path dump"\n[drafter]\npath = "../abc"\n',
     )
     (case.parent / "dump" / "rows").mkdir(parents=True)
     (case.parent / "dump" / "rows" / "a.pt").write_bytes(b"ab")
-    (case.parent / "abc.bin").write_bytes(b"abc")
-    found = {i.name: i for i in provenance.case_inputs(case.parent)}
-    assert list(found) == ["case", "dump.path", "engine.log", "drafter.path"]
-    assert found["drafter.path"].sha256 == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180 example
-    assert (found["dump.path"].files, found["dump.path"].bytes) == (1, 2)
-    assert found["engine.log"].note == "No such file or directory"
-    assert all(not i.path.startswith(str(tmp_path)) for i in found.values())
+    (tmp_path / "abc").mkdir()
+    (tmp_path / "abc" / "1").write_bytes(b"a")
+    (tmp_path / "abc" / "2").write_bytes(b"bc")
+    found = {i["name"]: i for i in provenance.case_inputs(open_case(case))}
+    assert list(found) == ["case", "dump.path", "drafter.path"]
+    sha = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # of "abc", FIPS 180 example
+    assert found["drafter.path"] == {"name": "drafter.path", "path": "abc", "files": 2, "bytes": 3, "sha256": sha, "of": "content"}
+    assert (found["dump.path"]["files"], found["dump.path"]["bytes"]) == (1, 2)
+    assert str(tmp_path) not in json.dumps(found)
 
 
 def test_huge_inputs_are_not_read(tmp_path, monkeypatch):
-    case = write_case(tmp_path, '[dump]\npath = "d"\n[target]\npath = "big"\n')
-    (tmp_path / "d").mkdir()
     for i in range(3):
-        (tmp_path / "d" / f"{i}.pt").write_bytes(b"x")
-    (tmp_path / "big").write_bytes(b"12345")
+        (tmp_path / f"{i}.pt").write_bytes(b"xx")
     monkeypatch.setattr(provenance, "HASH_LIMIT", 4)
+    monkeypatch.setattr(Path, "read_bytes", lambda self: pytest.fail("read a huge input"))
+    sized = provenance.describe(tmp_path)
+    assert (sized["files"], sized["bytes"], sized["of"]) == (3, 6, "names and sizes")
     monkeypatch.setattr(provenance, "STAT_LIMIT", 2)
-    monkeypatch.setattr(provenance, "_hash", lambda paths: pytest.fail("read a huge input"))
-    _, dump, big = provenance.case_inputs(case)
-    assert (dump.files, dump.bytes, dump.sha256) == (3, None, None)
-    assert len(dump.names_sha256) == 64
-    assert (big.bytes, big.sha256) == (5, None)
-
-
-def test_a_case_that_is_not_toml_is_still_listed(tmp_path):
-    case = write_case(tmp_path, "not = [toml")
-    assert [i.name for i in provenance.case_inputs(case)] == ["case"]
-    assert [i.note for i in provenance.case_inputs(tmp_path / "none.toml")] == ["No such file or directory"]
+    named = provenance.describe(tmp_path)
+    assert (named["files"], named["bytes"], named["of"]) == (3, None, "names")
+    assert named["sha256"] != sized["sha256"]
+    assert provenance.describe(tmp_path / "gone") == {"files": 0, "bytes": 0, "sha256": hashlib.sha256().hexdigest(), "of": "content"}
 
 
 def test_git_state_is_none_outside_a_checkout(tmp_path):
@@ -248,7 +224,7 @@ def test_provenance_names_no_person_and_no_machine(tmp_path, monkeypatch):
 
     monkeypatch.setenv("USER", "somebodyunique")
     monkeypatch.setenv("LOGNAME", "somebodyunique")
-    data = json.dumps(provenance.collect(write_case(tmp_path, ""), {"n": 1}).to_json())
+    data = json.dumps(provenance.collect(open_case(write_case(tmp_path, "[dump]\npath = '.'\n"))))
     assert getpass.getuser() == "somebodyunique"
     assert "somebodyunique" not in data
     assert socket.gethostname() not in data

@@ -50,8 +50,8 @@ raise RuntimeError("w" * 400)"""
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """One run: a notebook that shows everything and breaks at its end, and its index."""
+def paths(tmp_path_factory):
+    """(page, index) of one run: a notebook that shows everything and breaks at its end."""
     from eaglelab.reports.run import run_report
 
     place = tmp_path_factory.mktemp("pages")
@@ -60,7 +60,8 @@ def run(tmp_path_factory):
     (place / "books").mkdir()
     cells = [new_code_cell("case: str = ''  # the case", metadata={"tags": ["parameters"]}), new_markdown_cell(PROSE), new_code_cell(CALLS)]
     nbformat.write(new_notebook(cells=cells), place / "books" / "02_norms.ipynb")
-    return run_report(place / "case", out=place / "reports", notebooks=place / "books")
+    result = run_report(place / "case", out=place / "reports", notebooks=place / "books")
+    return result.directory / "02_norms.html", result.index
 
 
 @pytest.fixture(scope="module")
@@ -72,15 +73,12 @@ def browser():
         browser.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def visit(browser):
     """Open a file with the network refused; gives the page, what it requested and what it complained about."""
-    contexts = []
 
-    def open_page(path: Path, width: int = 1280, scheme: str = "light"):
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
-        contexts.append(context)
-        page = context.new_page()
+    def open_page(path: Path):
+        page = browser.new_context(viewport={"width": 1280, "height": 900}, offline=True).new_page()
         requests, complaints = [], []
         page.on("request", lambda r: requests.append(r.url))
         page.on("console", lambda m: complaints.append(m.text))
@@ -89,15 +87,18 @@ def visit(browser):
         page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
         return page, requests, complaints
 
-    yield open_page
-    for context in contexts:
-        context.close()
+    return open_page
 
 
-def test_a_page_opens_from_disk_and_asks_for_nothing(visit, run):
-    (notebook,) = run.notebooks
-    page, requests, complaints = visit(notebook.html)
-    assert [r for r in requests if not r.startswith("data:")] == [notebook.html.absolute().as_uri()]
+@pytest.fixture(scope="module")
+def pages(visit, paths):
+    """The page and the index, opened once; tests change their window and their colours only."""
+    return [visit(path) for path in paths]
+
+
+def test_a_page_opens_from_disk_and_asks_for_nothing(pages, paths):
+    page, requests, complaints = pages[0]
+    assert [r for r in requests if not r.startswith("data:")] == [paths[0].absolute().as_uri()]
     assert complaints == []
     assert page.title() == "What do the slots' norms say? · case"  # no script of a hostile finding ran
     assert page.locator("h1").count() == 1
@@ -108,15 +109,15 @@ def test_a_page_opens_from_disk_and_asks_for_nothing(visit, run):
 
 
 @pytest.mark.parametrize("width", [390, 768, 1280, 1600])
-def test_no_page_scrolls_sideways(visit, run, width):
-    for path in (run.notebooks[0].html, run.index):
-        page, _, complaints = visit(path, width)
+def test_no_page_scrolls_sideways(pages, width):
+    for page, _, complaints in pages:
+        page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth") <= width, page.evaluate(TOO_WIDE)
         assert complaints == []
 
 
-def test_links_lead_where_they_say(visit, run):
-    page, _, _ = visit(run.index)
+def test_links_lead_where_they_say(visit, paths):
+    page, _, _ = visit(paths[1])
     page.get_by_role("link", name="02 norms").click()
     assert page.locator("h1").inner_text() == "What do the slots' norms say?"
     page.get_by_role("link", name="Nothing to say").click()
@@ -151,18 +152,16 @@ CONTRAST = """() => {
 }"""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_text_has_contrast_aa(visit, run, scheme):
-    for path in (run.notebooks[0].html, run.index):
-        page, _, _ = visit(path, scheme=scheme)
+@pytest.mark.parametrize(("scheme", "ground"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(20, 23, 26)")])
+def test_all_text_has_contrast_aa(pages, scheme, ground):
+    for page, _, _ in pages:
+        page.emulate_media(color_scheme=scheme)
         assert page.evaluate(CONTRAST) == []
-        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == (
-            "rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 23, 26)"
-        )
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == ground
 
 
-def test_keyboard_focus_is_visible(visit, run):
-    page, _, _ = visit(run.notebooks[0].html)
+def test_keyboard_focus_is_visible(pages):
+    page = pages[0][0]
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
     assert page.evaluate("document.activeElement.getBoundingClientRect().left") >= 0

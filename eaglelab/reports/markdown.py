@@ -1,16 +1,10 @@
-"""Prose to HTML for a report page: math as MathML, headings with ids, images from disk inlined. Needs no script and no network.
-
-nbconvert's own `embed_images` would send every inline tag through BeautifulSoup and destroy the MathML, so images are inlined here.
-"""
+"""Prose to HTML for a report page: math as MathML, headings with ids. Needs no script and no network."""
 
 from __future__ import annotations
 
-import base64
-import mimetypes
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from html import unescape
 from typing import Any
 
 from latex2mathml.converter import convert as latex_to_mathml
@@ -42,13 +36,15 @@ class Outline:
     title: str = ""
     entries: list[tuple[int, str, str]] = field(default_factory=list)
     """(level, id, HTML of the heading)."""
-    ids: set[str] = field(default_factory=set)
+    ids: set[str] = field(default_factory=lambda: {"content", "findings", "provenance", "failed"})
 
-    def add(self, level: int, inner: str) -> tuple[int, str]:
-        """Register a heading; returns its level on the page (one h1 only) and its id."""
-        plain = re.sub(r"<[^>]+>", "", inner)
-        if level == 1:
-            level = 2
+    def heading(self, level: int, inner: str) -> str:
+        """Register a heading and give its HTML; there is one h1 only."""
+        plain = unescape(re.sub(r"<[^>]+>", "", inner))
+        if level == 1 and not self.title:
+            self.title = plain
+            return f"<h1>{inner}</h1>\n"
+        level = max(level, 2)
         base = name = parts.slug(plain)
         count = 1
         while name in self.ids:
@@ -57,13 +53,13 @@ class Outline:
         self.ids.add(name)
         if level <= 3:
             self.entries.append((level, name, inner))
-        return level, name
+        return f'<h{level} id="{name}">{inner}</h{level}>\n'
 
 
 class _Renderer(IPythonRenderer):
-    def __init__(self, outline: Outline, folder: Path | None, attachments: Mapping[str, Any]) -> None:
-        super().__init__(escape=False, attachments=dict(attachments), exclude_anchor_links=True)
-        self.outline, self.folder = outline, folder
+    def __init__(self, outline: Outline) -> None:
+        super().__init__(escape=False, exclude_anchor_links=True)
+        self.outline = outline
 
     def inline_math(self, body: str) -> str:
         return math(body)
@@ -75,31 +71,12 @@ class _Renderer(IPythonRenderer):
         return self.block_math(f"\\begin{{{name}}}{body}\\end{{{name}}}")
 
     def heading(self, text: str, level: int, **attrs: Any) -> str:
-        level, name = self.outline.add(level, text)
-        return f'<h{level} id="{name}">{text}</h{level}>\n'
-
-    def image(self, text: str, url: str, title: str | None = None) -> str:
-        return super().image(text, self._inline(url), title)
-
-    def _inline(self, url: str) -> str:
-        if self.folder is None or re.match(r"[a-z]+:", url):
-            return url
-        path = (self.folder / url).resolve()
-        if not path.is_relative_to(self.folder.resolve()) or not path.is_file():
-            return url
-        kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-        return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
+        return self.outline.heading(level, text)
 
     def table(self, text: str) -> str:  # a wide table scrolls in its own box
         return f'<div class="el-scroll" tabindex="0" role="region" aria-label="Table"><table class="el-table">{text}</table></div>'
 
 
-def to_html(source: str, outline: Outline, folder: Path | None = None, attachments: Mapping[str, Any] | None = None) -> str:
-    """One markdown cell as HTML. `folder` is where relative images lie."""
-    return disarm(MarkdownWithMath(renderer=_Renderer(outline, folder, attachments or {})).render(source))
-
-
-def split_title(source: str) -> tuple[str, str]:
-    """The text of a leading `# heading` and the rest of the cell."""
-    match = re.match(r"\s*#\s+(.+?)\s*#*\s*(?:\n|$)", source)
-    return (match.group(1), source[match.end() :]) if match else ("", source)
+def to_html(source: str, outline: Outline) -> str:
+    """One markdown cell as HTML."""
+    return disarm(MarkdownWithMath(renderer=_Renderer(outline)).render(source))

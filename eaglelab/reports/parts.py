@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import html
 import json
-import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eaglelab.findings import Finding, Status, Verdict, by_severity
+from eaglelab.findings import SEVERITY, Finding, Status, Verdict, by_severity
 
 TEMPLATES = Path(__file__).parent / "template"
 
@@ -26,31 +26,17 @@ BADGES = {
     Status.NOT_APPLICABLE: ("–", "not applicable"),  # noqa: RUF001
 }
 
-_BIDI = set(range(0x202A, 0x202F)) | set(range(0x2066, 0x206A)) | {0x200E, 0x200F, 0x061C}
-
-
-def _visible(code: int) -> str | None:
-    """The stand-in for a character that would hide, reorder or break text; None when it may stay."""
-    if code in (0x09, 0x0A):
-        return None
-    if code < 0x20 or 0x7F <= code < 0xA0:
-        return f"\\x{code:02x}"
-    if code in _BIDI or 0xD800 <= code < 0xE000:  # lone surrogates cannot be written as UTF-8
-        return f"\\u{code:04x}"
-    return None
-
-
-_STAND_INS = {c: s for c in [*range(0xA0), *range(0xD800, 0xE000), *_BIDI] if (s := _visible(c)) is not None}
+SPACES = "\n\t\xa0\u3000"
 
 
 def clean(value: Any) -> str:
-    """`value` as text with every control, bidi and surrogate character made visible."""
-    return str(value).replace("\r\n", "\n").translate(_STAND_INS)
+    """`value` as text in which a character that would hide, reorder or break text (control, bidi, surrogate) is spelt out: `\\u202e`."""
+    return "".join(c if c.isprintable() or c in SPACES else repr(c)[1:-1] for c in str(value).replace("\r\n", "\n"))
 
 
 def text(value: Any) -> str:
     """`value` as HTML text or attribute value: escaped, with control characters made visible."""
-    return html.escape(clean(value), quote=True)
+    return html.escape(clean(value))
 
 
 def prose(value: Any) -> str:
@@ -63,32 +49,32 @@ def slug(value: Any) -> str:
     return re.sub(r"[^\w.]+", "-", str(value).strip().lower()).strip("-") or "x"
 
 
-def number(value: Any, spec: str | None = None) -> str:
-    """One table cell as text: four significant digits unless `spec` says otherwise, a dash for what is unknown."""
-    if value is None or (isinstance(value, float) and math.isnan(value)) or str(value) in ("nan", "NaT", "<NA>"):
+def number(value: Any) -> str:
+    """One table cell as text: four significant digits, a dash for what is unknown."""
+    if value is None or str(value) in ("nan", "NaT", "<NA>"):
         return "–"  # noqa: RUF001
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if spec and isinstance(value, (int, float)):
-        return format(value, spec)
+    if isinstance(value, float) and (value.is_integer() or 10_000 <= abs(value) < 1e7):
+        value = round(value)
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
     if isinstance(value, float):
-        if value.is_integer() and abs(value) < 1e15:
-            return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.0f}"
-        return f"{value:.0f}" if 10_000 <= abs(value) < 1e7 else f"{value:.4g}"
+        return f"{value:.4g}"
     if isinstance(value, (list, tuple, dict)):
         return json.dumps(value, ensure_ascii=False, default=str)
     return str(value)
+
+
+ROW_NAME = '<span class="el-hidden">row</span>'
 
 
 def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def badge(status: Status | str, count: int | None = None) -> str:
+def badge(status: Status, count: int | None = None) -> str:
     """A status as symbol and word, with the number of findings that have it when `count` is given."""
-    status = Status(status)
     symbol, word = BADGES[status]
     many = "" if count is None else f"{count} "
     return f'<span class="el-badge el-{status.value}"><span aria-hidden="true">{symbol}</span> {many}{word}</span>'
@@ -100,43 +86,28 @@ def table(
     *,
     caption: str | None = None,
     label: str | None = None,
-    units: Mapping[Any, str] | None = None,
-    formats: Mapping[Any, str] | None = None,
     row_headers: int = 0,
     total: int | None = None,
 ) -> str:
     """An escaped HTML table that scrolls inside its own box. The first `row_headers` columns name their row.
 
-    `label` names a table without a caption to screen readers; `units` and `formats` (format specs such as ".3f") are looked up by
-    column; `total` is the number of rows before a cut.
+    `label` names a table without a caption to screen readers; `total` is the number of rows before a cut.
     """
-    units, formats, rows = units or {}, formats or {}, [list(r) for r in rows]
+    rows = [list(r) for r in rows]
     numeric = [any(is_number(r[i]) for r in rows) and all(is_number(r[i]) or r[i] is None for r in rows) for i in range(len(columns))]
-    head = "".join(_column_head(c, units.get(c), n) for c, n in zip(columns, numeric, strict=True))
-    body = "".join(
-        "<tr>" + "".join(_cell(v, i < row_headers, numeric[i], formats.get(columns[i])) for i, v in enumerate(row)) + "</tr>"
-        for row in rows
-    )
+    marks = [" class=el-num" if n else "" for n in numeric]
+    head = "".join(f'<th scope="col"{m}>{text(c) or ROW_NAME}</th>' for c, m in zip(columns, marks, strict=True))
+    body = ""
+    for row in rows:
+        cells = [text(number(v)) for v in row]
+        names = "".join(f'<th scope="row">{c}</th>' for c in cells[:row_headers])
+        body += f"<tr>{names}{''.join(f'<td{m}>{c}</td>' for c, m in list(zip(cells, marks, strict=True))[row_headers:])}</tr>"
     title = f"<caption>{text(caption)}</caption>" if caption else ""
     cut = f'<p class="el-cut">{len(rows)} of {total} rows shown.</p>' if total is not None and total > len(rows) else ""
-    name = text(label or caption or "Table")
     return (
-        f'<div class="el-scroll" tabindex="0" role="region" aria-label="{name}"><table class="el-table">{title}'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{cut}"
+        f'<div class="el-scroll" tabindex="0" role="region" aria-label="{text(label or caption or "Table")}">'
+        f'<table class="el-table">{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{cut}'
     )
-
-
-def _column_head(name: Any, unit: str | None, numeric: bool) -> str:
-    suffix = f' <span class="el-unit">{text(unit)}</span>' if unit else ""
-    label = text(name) if str(name).strip() else '<span class="el-hidden">row</span>'
-    return f'<th scope="col"{" class=el-num" if numeric else ""}>{label}{suffix}</th>'
-
-
-def _cell(value: Any, header: bool, numeric: bool, spec: str | None) -> str:
-    shown = text(number(value, spec))
-    if header:
-        return f'<th scope="row">{shown}</th>'
-    return f"<td{' class=el-num' if numeric else ''}>{shown}</td>"
 
 
 def pairs(items: Iterable[tuple[Any, Any]], label: str) -> str:
@@ -144,20 +115,19 @@ def pairs(items: Iterable[tuple[Any, Any]], label: str) -> str:
     return table(["name", "value"], items, label=label, row_headers=1)
 
 
-def folded(summary: str, inner: str, kind: str = "el-fold", open_: bool = False) -> str:
+def folded(summary: str, inner: str, kind: str = "el-fold") -> str:
     """`inner` (HTML) behind a disclosure triangle; `summary` is text."""
-    return f'<details class="{kind}"{" open" if open_ else ""}><summary>{text(summary)}</summary>{inner}</details>'
+    return f'<details class="{kind}"><summary>{text(summary)}</summary>{inner}</details>'
 
 
-def finding(item: Finding, anchor: bool = True) -> str:
+def finding(item: Finding) -> str:
     """One finding as a block: badge and title, then claim, evidence, next; its numbers folded."""
     said = [("Claim", item.claim), ("Evidence", item.evidence), ("Next", item.next)]
     lines = "".join(f"<dt>{label}</dt><dd>{prose(value)}</dd>" for label, value in said if value)
     body = f"<dl>{lines}</dl>" if lines else ""
     numbers = folded("Numbers", pairs(_flat(item.numbers), "Numbers of this finding")) if item.numbers else ""
-    name = f' id="finding-{slug(item.id)}"' if anchor else ""
     return (
-        f'<article class="el-finding el-{item.status.value}"{name}><p class="el-finding-head">{badge(item.status)} '
+        f'<article class="el-finding el-{item.status.value}" id="finding-{slug(item.id)}"><p class="el-finding-head">{badge(item.status)} '
         f'<strong>{text(item.title)}</strong> <code class="el-id">{text(item.id)}</code></p>{body}{numbers}</article>'
     )
 
@@ -173,6 +143,12 @@ def _flat(numbers: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, A
 def findings(items: Iterable[Finding]) -> str:
     """Findings as blocks, what needs a decision first."""
     return "".join(finding(f) for f in by_severity(items))
+
+
+def badges(items: Iterable[Finding]) -> str:
+    """The count of findings per status, what needs a decision first."""
+    counts = Counter(f.status for f in items)
+    return " ".join(badge(s, counts[s]) for s in SEVERITY if counts[s])
 
 
 def verdict(item: Verdict) -> str:
