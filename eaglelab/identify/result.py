@@ -108,13 +108,13 @@ def over_samples(s: int, judged: list[Judgement], rule: Rule, num_layers: int | 
     text = f"{agree} of {len(tested)}"
     if told and agree >= rule.agree * len(tested) and 2 * direct > len(tested):
         return SlotVerdict(top, text, f"{boundary_phrase(top, num_layers)} in {text} samples: {_fit(tested, top)}", anomalies)
-    if len(told) > 1 or direct:
+    if told:
         votes = ", ".join(f"{boundary_phrase(b)} in {n}" for b, n in told.most_common())
         others = next((j.reason for j in tested if j.boundary != top), "")
         return SlotVerdict(None, text, f"the samples disagree: {votes} of {len(tested)}; elsewhere: {others}", anomalies)
-    kinds = Counter(j.kind for j in judged if j.kind)
-    typical = next((j for j in judged if kinds and j.kind == kinds.most_common(1)[0][0]), judged[0] if judged else None)
-    return SlotVerdict(None, text, typical.reason if typical else "no sample could be read", anomalies)
+    kind = Counter(j.kind for j in judged if j.kind).most_common(1)
+    typical = next(j for j in judged if not kind or j.kind == kind[0][0])
+    return SlotVerdict(None, text, typical.reason, anomalies)
 
 
 def _fit(tested: list[Judgement], top: Boundary) -> str:

@@ -101,11 +101,6 @@ class Checkpoint:
         """The tensor as something to slice by rows, read slice by slice."""
         return LazyRows(self, name)
 
-    @property
-    def missing_shards(self) -> list[str]:
-        """Files that the index names and the folder lacks."""
-        return sorted(f for f in set(self._shard_of.values()) if not (self.path / f).is_file())
-
     def _header(self, name: str) -> tuple[str, tuple[int, ...], torch.dtype]:
         """The stored name that carries a logical tensor, its shape and its dtype."""
         if name not in self._carrier:
@@ -116,10 +111,11 @@ class Checkpoint:
     def _shard(self, stored: str) -> TorchShard:
         file = self.path / self._shard_of[stored]
         if not file.is_file():
-            gone = self.missing_shards
+            files = set(self._shard_of.values())
+            gone = [f for f in files if not (self.path / f).is_file()]
             raise CheckpointError(
                 f"{self.path.name}: {stored} is in {file.name}, which the index names and the folder lacks "
-                f"({len(gone)} of {len(set(self._shard_of.values()))} files missing); copy or download it"
+                f"({len(gone)} of {len(files)} files missing); copy or download it"
             )
         return open_shard(file)
 
@@ -194,12 +190,6 @@ class Checkpoint:
     @cached_property
     def norm_name(self) -> str:
         return find_tensor(self._carrier, NORMS, "final norm", self.path.name)
-
-    @property
-    def norm_bias_name(self) -> str | None:
-        """The final norm's bias (a LayerNorm has one), None without."""
-        name = self.norm_name.removesuffix("weight") + "bias"
-        return name if name in self else None
 
     @cached_property
     def tied(self) -> bool:

@@ -93,7 +93,7 @@ class Target:
         self.layer_names = [self.plan.parameters(prefix) for prefix in self.skeleton.layer_prefixes]
 
     def last_boundary(self, up_to: int | None) -> int:
-        layers = self.skeleton.num_layers
+        layers = len(self.skeleton.layers)
         if up_to is None:
             return layers
         if isinstance(up_to, bool) or not isinstance(up_to, int) or not 0 <= up_to <= layers:

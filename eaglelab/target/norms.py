@@ -56,7 +56,8 @@ class FinalNorm:
 def final_norm(checkpoint: Checkpoint) -> FinalNorm:
     """The final norm by its weight and config.json. Raises CheckpointError when it cannot be found or read."""
     weight = checkpoint.tensor(checkpoint.norm_name).float()  # [H]
-    bias = checkpoint.tensor(checkpoint.norm_bias_name).float() if checkpoint.norm_bias_name else None
+    bias_name = checkpoint.norm_name.removesuffix("weight") + "bias"  # a LayerNorm has one
+    bias = checkpoint.tensor(bias_name).float() if bias_name in checkpoint else None
     config, kind = checkpoint.text_config, checkpoint.model_type
     return FinalNorm(
         gain=weight + 1 if kind in ONE_PLUS else weight,

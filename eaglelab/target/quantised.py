@@ -100,7 +100,7 @@ def dequantise(logical: str, carrier: str, read: Callable[[str], Tensor], has: C
     raise _unreadable(logical, f"{stored.dtype} and its scale {logical}_scale_inv is missing", "get the shard that holds the scale")
 
 
-def scaled(stored: Tensor, scale: Tensor, name: str = "weight") -> Tensor:
+def scaled(stored: Tensor, scale: Tensor, name: str) -> Tensor:
     """stored x scale in float32; `scale` is a scalar, one per row, or one per block of the last two dimensions."""
     if scale.dtype not in FLOATS:
         raise _unreadable(name, f"{stored.dtype} with scales in {scale.dtype}")

@@ -32,10 +32,6 @@ class Skeleton:
     embedding_name: str
     """The name of the embedding table."""
 
-    @property
-    def num_layers(self) -> int:
-        return len(self.layers)
-
 
 def build_skeleton(checkpoint: Checkpoint, dtype: torch.dtype) -> Skeleton:
     """Build the text decoder of a checkpoint in `dtype`. Raises ForwardError when transformers has no model for it.

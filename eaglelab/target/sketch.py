@@ -105,7 +105,7 @@ class Sketch:
 
     def common_prefix(self, token_ids: Tensor) -> tuple[int, int]:
         """(text, rows): the text that shares the longest prefix with `token_ids`, from position 0, and its length in rows."""
-        lengths = [common_prefix(token_ids, text.token_ids) for text in self.texts]
+        lengths = [int((token_ids[: len(t)] == t[: len(token_ids)]).long().cumprod(0).sum()) for t in (x.token_ids for x in self.texts)]
         best = max(range(len(lengths)), key=lengths.__getitem__)
         return best, lengths[best]
 
@@ -124,13 +124,6 @@ class Sketch:
         return path
 
 
-def common_prefix(a: Tensor, b: Tensor) -> int:
-    """The number of equal tokens from position 0."""
-    n = min(len(a), len(b))
-    different = (a[:n] != b[:n]).nonzero()
-    return int(different[0]) if len(different) else n
-
-
 def make_sketch(
     source: Any, samples: Iterable[Any], rows: int = 64, dim: int = 64, seed: int = 0, target: str = "", max_texts: int = 8
 ) -> Sketch:
@@ -142,7 +135,8 @@ def make_sketch(
     """
     if rows < 1:
         raise SketchError(f"a sketch needs at least 1 row, got rows = {rows}")
-    tokens = _distinct((torch.as_tensor(getattr(s, "token_ids", s)).long().cpu() for s in samples), rows, max_texts)
+    texts = (torch.as_tensor(getattr(s, "token_ids", s)).long().cpu()[:rows] for s in samples)
+    tokens = list({tuple(ids.tolist()): ids for ids in texts if len(ids)}.values())[:max_texts]
     if not tokens:
         raise SketchError("no sample with at least one token to sketch: choose another dump, or sketch the probe text")
     boundaries: list[Boundary] = []
@@ -174,14 +168,6 @@ def make_sketch(
         target=target,
         dtype=str(first[0].dtype).removeprefix("torch."),
     )
-
-
-def _distinct(token_ids: Iterable[Tensor], rows: int, max_texts: int) -> list[Tensor]:
-    texts: dict[tuple[int, ...], Tensor] = {}
-    for ids in token_ids:
-        if len(ids) and len(texts) < max_texts:
-            texts.setdefault(tuple(ids[:rows].tolist()), ids[:rows].clone())
-    return list(texts.values())
 
 
 def _describe(state: Tensor, signs: Tensor) -> dict[str, Tensor]:
