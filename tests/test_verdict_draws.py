@@ -66,7 +66,7 @@ class Draw:
 
     @property
     def fed(self):
-        return self.convention.feed(self.ids, self.num_layers).wiring
+        return Wiring(self.convention.feed(self.ids, self.num_layers).boundaries)
 
 
 def draw(seed):
