@@ -349,5 +349,11 @@ def test_a_borrowed_lm_head_of_another_shape(tmp_path):
 
 
 def test_a_tensor_that_cannot_be_read_is_a_drafter_error(tmp_path):
-    with pytest.raises(DrafterError, match=r"d2t is stored quantised as torch\.int32"):
-        load_drafter(write(tmp_path, tensors() | {"d2t": torch.zeros(40, dtype=torch.int32)}), device="cpu")
+    head = tensors()["lm_head.weight"].to(torch.float8_e4m3fn)
+    with pytest.raises(DrafterError, match=r"lm_head\.weight is stored quantised as torch\.float8_e4m3fn and its scale .* is missing"):
+        load_drafter(write(tmp_path, tensors() | {"lm_head.weight": head}), device="cpu")
+
+
+def test_a_map_of_narrow_integers_is_a_map(tmp_path):
+    drafter, _ = load_drafter(write(tmp_path, tensors() | {"d2t": torch.ones(40, dtype=torch.int32)}), device="cpu")
+    assert drafter.d2t.tolist() == [1] * 40
