@@ -17,6 +17,7 @@ from eaglelab.engines.conventions import Engine, parse_engine
 from eaglelab.engines.launch import Launch, parse_launch
 from eaglelab.engines.target_config import read_target_config
 from eaglelab.engines.wiring_report import EngineWiring, engine_wiring
+from eaglelab.progress import progress
 from eaglelab.wiring import Boundary, Wiring
 
 if TYPE_CHECKING:  # torch, pandas and transformers load with the parts that need them
@@ -241,7 +242,7 @@ class Investigation:
     def fingerprint(self) -> Fingerprint:
         from eaglelab.fingerprint import fingerprint
 
-        return fingerprint(self.samples, total=len(self.dump))
+        return fingerprint(progress(self.samples, "norms"), total=len(self.dump))
 
     # -- the target -------------------------------------------------------------------------------------------------------
 

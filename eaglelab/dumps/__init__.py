@@ -21,6 +21,7 @@ from eaglelab.dumps.listing import Listing, list_dump
 from eaglelab.dumps.registry import FORMATS, Format, formats
 from eaglelab.dumps.sample import Sample, check_usable
 from eaglelab.dumps.torch_files import DumpError
+from eaglelab.progress import progress
 
 __all__ = ["FORMATS", "Dump", "DumpError", "Feed", "Sample", "open_dump"]
 
@@ -100,7 +101,7 @@ class Dump:
     def samples(self, max_samples: int | None = 32, seed: int = 0) -> Iterator[Sample]:
         """The chosen samples one by one. What cannot be read is left out and noted in `skipped`; DumpError when nothing can."""
         chosen = self.choose(max_samples, seed)
-        for key in chosen:
+        for key in progress(chosen, "samples"):
             try:
                 sample = self.load(key)
             except DumpError as error:

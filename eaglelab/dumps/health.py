@@ -23,6 +23,7 @@ import torch
 from eaglelab.dumps import Dump, DumpError, Sample
 from eaglelab.dumps.rows import BadRows, bad_rows
 from eaglelab.dumps.sample import shape_problems
+from eaglelab.progress import progress
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 WASTE = 1.5
@@ -72,7 +73,7 @@ def check_health(
     vocab_size: token ids from this number on are out of range (only negative ids are known to be wrong without it).
     hidden_size: the target's H; without it the samples are held against the width that most of them have.
     """
-    reports = [sample_health(dump, key, vocab_size, hidden_size) for key in dump.choose(max_samples, seed)]
+    reports = [sample_health(dump, key, vocab_size, hidden_size) for key in progress(dump.choose(max_samples, seed), "health")]
     return gather(dump, reports)
 
 

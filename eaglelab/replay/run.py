@@ -20,6 +20,7 @@ from eaglelab.drafter.chains import Packed, draft_chains
 from eaglelab.drafter.embedding import EmbeddingError, EmbeddingRows
 from eaglelab.drafter.model import Drafter
 from eaglelab.dumps import Sample
+from eaglelab.progress import progress
 from eaglelab.replay.answers import Answers, Judge, trained_positions
 from eaglelab.replay.variants import EMBEDDING, Source, Variant
 from eaglelab.replay.walk import walk_sample
@@ -164,12 +165,15 @@ def replay(
     table = embed.to(device, dtype)
     outcomes: list[list[SampleOutcome]] = [[] for _ in variants]
     shares: list[list[Tensor]] = [[] for _ in variants]
-    for group in batches(samples, BATCH_ROWS):
+    groups = list(batches(samples, BATCH_ROWS))
+    bar = progress(range(len(groups) * len(variants)), "replay")
+    for group in groups:
         batch = _Batch(drafter, group, table, device, dtype)
         answers = judge.answers(group, str(device))
         plan = _Plan(group, answers, batch.packed, steps)
         scores = _Probabilities(drafter, group, answers, judge, plan) if probabilities else None
         for i, variant in enumerate(variants):
+            next(bar)
             fused, share = batch.fuse(variant)
             shares[i].append(share)
             outcomes[i] += plan.run(drafter, batch.packed, fused, table, variant, scores)

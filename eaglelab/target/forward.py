@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from eaglelab.progress import progress
 from eaglelab.target.checkpoint import Checkpoint, open_checkpoint
 from eaglelab.target.errors import CheckpointError, ForwardError
 from eaglelab.target.names import NORMS
@@ -73,7 +74,7 @@ def visit_boundaries(
     traces = [trace_calls(target.skeleton, ids.to(target.device), last) for ids in samples]
     states = [trace.embedded for trace in traces]  # per sample [T, H]
     visit(0, states)
-    for layer in range(last):
+    for layer in progress(range(last), "layers of the target"):
         with target.layer(layer) as module:
             states = [trace.calls[layer](module, h) for trace, h in zip(traces, states, strict=True)]  # per sample [T, H]
         visit(layer + 1, states)
