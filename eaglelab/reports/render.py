@@ -124,7 +124,7 @@ class Page:
     def _summary_item(self, finding: Finding, content: str) -> str:
         title = f'<a href="#finding-{parts.slug(finding.id)}">{parts.text(finding.title)}</a>'
         needs = finding.next and finding.status in (Status.FAIL, Status.CANNOT_TELL)
-        step = f'<p class="next">Next: {parts.text(finding.next)}</p>' if needs else ""
+        step = f'<p class="next">Next: {parts.prose(finding.next)}</p>' if needs else ""
         return f"<li><span>{parts.badge(finding.status)}</span><div>{title}{step}</div></li>"
 
 
