@@ -151,10 +151,12 @@ def cmd_check(args: argparse.Namespace) -> int:
     if args.json:
         print_json(check_json(findings, said, inv, cheap=args.cheap))
     else:
-        print(f"\nVerdict ({said.confidence}): {said.stage}\n  {said.text}")
+        sure = "" if said.confidence == said.stage else f" ({said.confidence})"
+        print(f"\nVerdict{sure}: {said.stage}\n  {said.text}")
         for change in said.changes:
-            print(f"  {change.engine}: {change.key} = {change.value}")
-    return exit_code(findings)
+            print(f"  for {change.engine}: {change.key} = {change.value}")
+    code = exit_code(findings)
+    return 3 if code == 0 and said.stage == "cannot tell" else code
 
 
 def check_json(findings: list[Finding], said, inv, cheap: bool = False) -> dict[str, Any]:
@@ -368,8 +370,7 @@ def print_finding(finding: Finding, said_before: set[str]) -> None:
     lines = []
     if finding.status in (Status.FAIL, Status.CANNOT_TELL):
         lines += [("claim", finding.claim), ("evidence", finding.evidence)]
-    if finding.status is not Status.PASS:
-        lines.append(("next", finding.next))
+    lines.append(("next", finding.next))
     for label, line in lines:
         if line and line not in said_before and not finding.title.endswith(line):
             print(visible(f"    {label}: {line}"))

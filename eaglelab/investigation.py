@@ -163,7 +163,11 @@ class Investigation:
             {"part": "dump", "given": path(case.dump.path), "for": "what the drafter was trained on: notebooks 01 to 04"},
             {"part": "drafter", "given": path(case.drafter.path), "for": "its config, tensors and replay"},
             {"part": "embedding rows", "given": path(case.drafter.embed), "for": "the replay, where the target is not at hand"},
-            {"part": "target", "given": path(case.target.path), "for": "its boundaries and its own choice of tokens"},
+            {
+                "part": "target",
+                "given": path(case.target.path) + ("" if case.target.path or not case.target.sketch else ", or not on this machine"),
+                "for": "its boundaries and its own choice of tokens",
+            },
             {"part": "target's config", "given": path(case.target.config), "for": "number of layers and architecture"},
             {"part": "sketch", "given": path(case.target.sketch), "for": "a stand-in for the target"},
             {"part": "engine", "given": engine, "for": "which boundaries are fed"},
@@ -539,7 +543,7 @@ def relative_to_case(case: Case, path) -> str:
     try:
         return path.resolve().relative_to(case.root.resolve()).as_posix()
     except ValueError:
-        return path.name
+        return "/".join(path.parts[-2:])
 
 
 def _first_slot_of(wiring: Sequence[Boundary]) -> dict[Any, Any]:

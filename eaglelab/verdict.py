@@ -133,8 +133,12 @@ def _no_fault(by_id: dict[str, Finding]) -> Verdict:
         )
         left = f" Still open: {questions}." if questions else ""
         return Verdict("none found", "likely" if questions else "sure", text + left)
+    if not open_questions and "dump.health" not in by_id and not missing:  # `check --cheap`
+        return Verdict("none found", "cannot tell", "Configs and file headers show no fault by themselves; nothing else was looked at.")
     steps = "; ".join(dict.fromkeys(f.next.rstrip(".") for f in [*open_questions, *missing] if f.next))
-    text = f"No fault was found in what could be looked at, but not everything could: {questions or 'too little is given'}.{aside}"
+    text = (
+        f"No fault was found in what could be looked at, but not everything could: {questions.rstrip('.') or 'too little is given'}.{aside}"
+    )
     return Verdict("cannot tell", "cannot tell", f"{text} Next: {steps}." if steps else text)
 
 

@@ -26,6 +26,7 @@ class Check:
 
 CHECKS: tuple[Check, ...] = (
     Check("wiring.engine", "What does the engine feed with this config?", "config", configs.engine_feeds),
+    Check("wiring.versions", "Does another version of the engine feed something else?", "config", configs.versions),
     Check("config", "Which keys does this engine ignore or read otherwise?", "config", configs.lint_config),
     Check("drafter.complete", "Are the drafter's tensors all there?", "config", weights.drafter_complete),
     Check("dump.health", "Are the dump's files whole?", "dump", dump.health),

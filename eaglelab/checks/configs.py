@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from eaglelab.engines.conventions import RULES
+from eaglelab.engines.conventions import RULES, CannotFeed
 from eaglelab.engines.lint import lint
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation
+from eaglelab.wiring import Wiring
 
 CONFIG_HINT = "`[drafter] path` (or `[engine] draft_config`), `[target] config` and `[engine] name` and `version` together say what is fed"
 
@@ -55,6 +56,31 @@ def engine_feeds(inv: Investigation) -> Iterator[Finding]:
         else "Name the engine's exact version: the same ids mean other layers in other versions."
         if fed.assumptions
         else "",
+    )
+
+
+def versions(inv: Investigation) -> Iterator[Finding]:
+    """Whether the same config feeds something else in other versions of the engine: what an upgrade silently changes."""
+    fed = inv.engine_wiring
+    if fed is None:
+        return
+    if not fed.other_versions:
+        yield Finding("wiring.versions", f"Every known version of {fed.engine.name} feeds the same with this config", Status.PASS)
+        return
+    others = "; ".join(f"{v.versions}: {Wiring(v.boundaries)}" for v in fed.other_versions)
+    try:
+        before = {v.versions: fed.convention.ids_for(v.boundaries, fed.target.num_layers) for v in fed.other_versions}
+    except CannotFeed:
+        before = {}
+    keep = "; ".join(f"{ids} to keep what {name} fed" for name, ids in before.items())
+    yield Finding(
+        id="wiring.versions",
+        title=f"The same config feeds other boundaries in other versions of {fed.engine.name}: {others}",
+        status=Status.PASS,
+        claim=f"{fed.engine.title} feeds {fed.wiring}.",
+        evidence="Layer ids mean what an engine's version makes of them; the convention table says where each rule was read.",
+        numbers={"here": fed.wiring.to_json(), "others": {v.versions: list(v.boundaries) for v in fed.other_versions}},
+        next=f"After an upgrade the drafter may be fed other layers than before. On {fed.engine.title} write ids {keep}." if keep else "",
     )
 
 

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from eaglelab.replay import Replay
 
 DUMP = "`[dump] path` names the folder of hidden states that the drafter was trained on"
+SPLITS = {
+    None: "Whether the drafter was trained on these samples is not said (`[dump] split`).",
+    "train": "The drafter was trained on these samples.",
+    "heldout": "These samples were held out from the drafter's training.",
+}
 HARDLY = 0.05
 """A place whose zeroing costs less than this share of the drafter's step-0 acceptance (upper bound of the interval) is hardly used."""
 OWN_TEXT = 0.9
@@ -57,7 +62,7 @@ def works(inv: Investigation) -> Iterator[Finding]:
         id="replay.works",
         title=f"On its own the drafter is right {counts.marginal(0):.1%} of the time at step 0 on the dump's feed",
         status=Status.PASS if good else Status.FAIL if bad else Status.CANNOT_TELL,
-        claim=f"The drafter was trained on such samples (split: {inv.case.dump.split or 'not said'}).",
+        claim=SPLITS[inv.case.dump.split],
         evidence=f"{counts.right[0]:,} of {counts.counted[0]:,} tokens in {inv.sampled} ({_interval(low, high)}), "
         f"judged by {own.judged_by}. Always saying the commonest token would be right {chance:.1%} of the time. "
         f"{counts.out_of_vocabulary[0] / counts.counted[0]:.1%} of the right tokens are outside the draft vocabulary."
@@ -86,8 +91,9 @@ def order(inv: Investigation) -> Iterator[Finding]:
     names = ranking.table["variant"].tolist()
     tied = [n for n, t in zip(names, ranking.table["tied"], strict=True) if t]
     fits = 0 in ranking.tied
-    if ranking.note:
-        status, title = Status.CANNOT_TELL, f"Which order of slots the drafter fits cannot be told: {ranking.note}"
+    if ranking.note or len(tied) == len(names) > 1:
+        why = ranking.note or f"all {len(names)} feeds fit it alike"
+        status, title = Status.CANNOT_TELL, f"Which order of slots the drafter fits cannot be told: {why}"
     elif fits:
         others = [n for n in tied if n != "the dump's feed"]
         title = "No order of slots fits the drafter better than the dump's own" + (
@@ -144,7 +150,7 @@ def engine_feed(inv: Investigation) -> Iterator[Finding]:
     yield Finding(
         id="replay.engine",
         title=f"Fed as by {inv.engine.title}, step-0 acceptance is {b.marginal(0):.1%} instead of {a.marginal(0):.1%}, "
-        f"mean accept length over all rows {_length(b)} instead of {_length(a)}",
+        f"accept length {_reached(served)} instead of {_reached(own)}",
         status=Status.FAIL if low > 0 else Status.PASS if high < 0 else Status.CANNOT_TELL,
         claim=f"{inv.engine.title} feeds {fed}; in the replay: {', '.join(_source_name(inv, s) for s in variant.feed)} ({inv.feeds.engine_reason}).",
         evidence=f"Difference {gap:.1%} ({_interval(low, high)}) over {a.counted[0]:,} tokens in {inv.sampled}.",
@@ -168,7 +174,7 @@ def choices(inv: Investigation) -> Iterator[Finding]:
     ahead = {i for r in judged if 0 not in r.tied for i in r.order[: r.order.index(0)] if i in r.tied}
     # Ahead at one step is not yet better: a wrong vocabulary map guesses a few later tokens and loses the first.
     better = [r.variant.name for i, r in enumerate(others, 1) if i in ahead and _worth(r) > _worth(base)]
-    unsure = judged[0].note
+    unsure = judged[0].note or ("" if base.counts.right[0] else "the drafter is never right")
     listed = "; ".join(f"{r.variant.name}: {_length(r.counts)}" for r in others)
     yield Finding(
         id="replay.choices",
@@ -228,7 +234,7 @@ def slots(inv: Investigation) -> Iterator[Finding]:
         if open_
         else "The drafter uses every slot that it is fed",
         status=Status.CANNOT_TELL if open_ and not unused else Status.PASS,
-        claim="A drafter needs all the slots that it is fed.",
+        claim="",
         evidence=" ".join(
             f"Slot {r['slot']}: {r['share']:.0%} of the fused input, zeroing it costs {r['zeroed_costs']:.1%} ({_interval(r['low'], r['high'])}), "
             f"one row late {r['one_row_late_costs']:.1%}."
@@ -325,6 +331,12 @@ def sampling(inv: Investigation) -> Iterator[Finding]:
         "the sum over tokens of min(target, drafter) (rejection sampling). Temperature 1, no top-p or top-k.",
         numbers={"steps": own.sampling, "greedy": greedy},
     )
+
+
+def _reached(result: Replay) -> str:
+    """The accept length that an engine would count on this text (the walk); the mean over all rows where there is no walk."""
+    walk = result.walk
+    return f"{walk.accept_length:.2f}" if walk is not None and walk.verify_steps else f"{_length(result.counts)} (mean over all rows)"
 
 
 def _listed(names: list[str], most: int = 4) -> str:

@@ -83,7 +83,7 @@ def vocabulary_map(inv: Investigation) -> Iterator[Finding]:
         spoken = torch.cat([s.token_ids[trained_positions(s)] for s in inv.samples])
         share = float(torch.isin(spoken, ids).float().mean()) if len(spoken) else float("nan")
         numbers |= {"coverage": share, "trained_tokens": len(spoken)}
-        covered = f" It covers {share:.1%} of {len(spoken):,} trained tokens: no acceptance can be higher."
+        covered = f" It covers {share:.1%} of {len(spoken):,} trained tokens: on the target's own text no acceptance can be higher."
     bad = identity or not ascending
     yield Finding(
         id="drafter.vocabulary",

@@ -14,6 +14,10 @@ from eaglelab.identify.rule import SWAPPED, Judgement, Rule, margin_of
 from eaglelab.wiring import Boundary, Wiring, boundary_phrase
 
 
+SAME = 1e-3
+"""A relative error below this is no difference worth a number: bf16 rounds by 4e-3."""
+
+
 @dataclass(frozen=True)
 class Anomaly:
     """Something about a slot that a boundary's number alone does not say.
@@ -128,6 +132,8 @@ def _fit(tested: list[Judgement], top: Boundary) -> str:
     runner = Counter(j.runner_up for j in with_runner).most_common(1)[0][0]
     runner_error = float(np.median([j.runner_up_error for j in with_runner]))
     times, least = margin_of(error, runner_error), min(j.margin for j in with_runner)
+    if error < SAME:
+        return f"the same values (relative error below {SAME:g}); next is {runner} at {runner_error:.3g}"
     return f"relative error {error:.3g}; next is {runner} at {runner_error:.3g}, {times:.3g} times further (at least {least:.3g})"
 
 
