@@ -61,7 +61,7 @@ def test_two_configs_a_launch_line_and_an_engine_are_enough(world, tmp_path):
     assert by_id["wiring.engine"].title == "SGLang 0.5.23 feeds boundaries [0, 3, 5] with served.json"
     assert by_id["wiring.engine"].status is PASS
     absent = {i: f for i, f in by_id.items() if f.status is NOT_GIVEN}
-    assert set(absent) == {c.id for c in CHECKS} - {"wiring.engine", "config", "wiring.claims"}
+    assert set(absent) == {c.id for c in CHECKS} - {"wiring.engine", "wiring.versions", "config", "wiring.claims"}
     assert "[dump] path" in absent["dump.health"].next
     assert absent["dump.health"].title == "Are the dump's files whole? Not given: a dump"
     assert "[drafter] path" in absent["drafter.complete"].next
@@ -362,7 +362,7 @@ def test_steps_beyond_the_answers(world, tmp_path):
     by_id, said, _ = look(case, steps=7)
     assert by_id["replay.expected"].title == "No answer in the samples is long enough for all steps"
     served = by_id["replay.engine"]
-    assert "rows not known instead of not known" in served.title or "no slot of the dump holds" in served.title
+    assert "length not known instead of not known" in served.title or "no slot of the dump holds" in served.title
     assert said.stage == "wiring"
 
 

@@ -83,7 +83,7 @@ def test_check_as_text_says_the_same(case, run):
     lines = out.splitlines()
     assert lines[0].startswith("[ok] SGLang 0.5.23 feeds boundaries [0, 1, 3]")  # cheap findings first
     assert "Verdict (sure): wiring" in lines
-    assert "  sglang==0.5.23: eagle_config.eagle_aux_hidden_state_layer_ids = [0, 2, 4]" in lines
+    assert "  for sglang==0.5.23: eagle_config.eagle_aux_hidden_state_layer_ids = [0, 2, 4]" in lines
 
 
 def test_case_toml_and_its_folder_are_the_same_case(case, run):
@@ -282,3 +282,31 @@ def test_the_console_script_runs():
     done = subprocess.run([sys.executable, "-m", "eaglelab.cli", "--version"], capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert done.stdout.startswith("eaglelab ")
+
+
+def test_check_warns_that_versions_differ(tmp_path, run):
+    """The story's ids on a DeepSeek-type target of 61 layers: an upgrade from 0.5.12 to 0.5.13 or later changes what is fed."""
+    case = tmp_path / "case"
+    case.mkdir()
+    target = {
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "model_type": "deepseek_v3",
+        "num_hidden_layers": 61,
+        "hidden_size": 7168,
+        "vocab_size": 129280,
+    }
+    draft = {
+        "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": 7168, "intermediate_size": 18432, "num_attention_heads": 56,
+        "num_key_value_heads": 8, "num_hidden_layers": 1, "rms_norm_eps": 1e-6, "vocab_size": 129280, "draft_vocab_size": 32000,
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 30, 58]},
+    }  # fmt: skip
+    (case / "target.json").write_text(json.dumps(target))
+    (case / "draft.json").write_text(json.dumps(draft))
+    (case / "case.toml").write_text(
+        '[target]\nconfig = "target.json"\n[engine]\nname = "sglang"\nversion = "0.5.23"\ndraft_config = "draft.json"\n'
+    )
+    _, out, _ = run("check", case, "--cheap", text=True)
+    assert "feeds boundaries [2, 30, 58]" in out
+    assert "other boundaries in other versions of sglang" in out
+    assert "[3, 31, 59]" in out
+    assert "write ids [3, 31, 59] to keep what" in out

@@ -336,7 +336,9 @@ def sampling(inv: Investigation) -> Iterator[Finding]:
 def _reached(result: Replay) -> str:
     """The accept length that an engine would count on this text (the walk); the mean over all rows where there is no walk."""
     walk = result.walk
-    return f"{walk.accept_length:.2f}" if walk is not None and walk.verify_steps else f"{_length(result.counts)} (mean over all rows)"
+    if walk is not None and walk.verify_steps:
+        return f"{walk.accept_length:.2f}"
+    return _length(result.counts) + (" (mean over all rows)" if result.counts.complete else "")
 
 
 def _listed(names: list[str], most: int = 4) -> str:

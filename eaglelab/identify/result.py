@@ -13,7 +13,6 @@ from eaglelab.findings import plain
 from eaglelab.identify.rule import SWAPPED, Judgement, Rule, margin_of
 from eaglelab.wiring import Boundary, Wiring, boundary_phrase
 
-
 SAME = 1e-3
 """A relative error below this is no difference worth a number: bf16 rounds by 4e-3."""
 
