@@ -11,6 +11,8 @@ from matplotlib.axes import Axes
 from eaglelab.acceptance import StepCounts
 from eaglelab.plots.style import CLAIM, DRAFT, EVIDENCE, OTHER, TEXT, VERIFY, axes, finish
 
+TINY = 0.01
+"""Acceptance lost, as a fraction: below it no slot is said to carry the drafter."""
 KINDS = (("joint", "-", "o"), ("conditional", "--", "s"), ("marginal", ":", "^"))
 
 
@@ -37,7 +39,7 @@ def acceptance_by_step(counts: StepCounts, ax: Axes | None = None) -> Axes:
     said = (
         "No whole chain to count"
         if length is None
-        else f"Accept length {length:.2f}: the joint rates add {length - 1:.2f} to the bonus token"
+        else f"Mean accept length over all rows {length:.2f}: the joint rates add {length - 1:.2f} to the bonus token"
     )
     return finish(ax, said, f"drafted step ({counts.complete:,} whole chains)", "acceptance, 0 to 1")
 
@@ -53,7 +55,8 @@ def ranked_feeds(table: pd.DataFrame, ax: Axes | None = None, most: int = 10) ->
     y = np.arange(len(shown))[::-1]
     colors = [EVIDENCE if tied else OTHER for tied in shown["tied"]]
     for place, row, color in zip(y, shown.itertuples(), colors, strict=True):
-        ax.plot([best - row.high, best - row.low], [place, place], color=color, linewidth=5, alpha=0.35, solid_capstyle="butt")
+        if np.isfinite([row.low, row.high]).all():
+            ax.plot([best - row.high, best - row.low], [place, place], color=color, linewidth=5, alpha=0.35, solid_capstyle="butt")
         ax.scatter(row.acceptance, place, color=color, marker="o" if row.tied else "x", zorder=3, s=45)
         ax.annotate(
             f"{row.acceptance:.3f}", (row.acceptance, place), (0, 8), textcoords="offset points", ha="center", color=TEXT, fontsize=8.5
@@ -68,63 +71,75 @@ def ranked_feeds(table: pd.DataFrame, ax: Axes | None = None, most: int = 10) ->
 
 
 def two_feeds(labels: Sequence[str], counts: Sequence[StepCounts], ax: Axes | None = None) -> Axes:
-    """Joint acceptance by step of two feeds side by side."""
+    """Marginal acceptance by step of feeds side by side; a rate that no row tells is said, not drawn as 0."""
     ax = axes(ax)
     width, steps = 0.8 / len(labels), np.arange(counts[0].steps)
     for i, (label, c) in enumerate(zip(labels, counts, strict=True)):
-        joint = [c.joint_rate(k) or 0.0 for k in steps]
+        rates = np.array([c.marginal(k) for k in steps], dtype=float)  # [K]; None becomes NaN, which draws nothing
         color, hatch = ((EVIDENCE, ""), (CLAIM, "///"), (OTHER, ".."))[i % 3]
-        length = c.accept_length
-        name = f"{label}: accept length {length:.2f}" if length is not None else label
-        bars = ax.bar(
-            steps + (i - (len(labels) - 1) / 2) * width, joint, width * 0.92, color=color, hatch=hatch, edgecolor="white", label=name
-        )
-        ax.bar_label(bars, fmt="%.2f", padding=2, color=TEXT, fontsize=9)
+        places = steps + (i - (len(labels) - 1) / 2) * width
+        bars = ax.bar(places, rates, width * 0.92, color=color, hatch=hatch, edgecolor="white", label=label)
+        ax.bar_label(bars, [f"{r:.2f}" if np.isfinite(r) else "" for r in rates], padding=2, color=TEXT, fontsize=9)
+        for x in places[~np.isfinite(rates)]:
+            ax.annotate("not known", (x, 0), (0, 4), textcoords="offset points", ha="center", rotation=90, color=TEXT, fontsize=9)
     ax.set_xticks(steps, [f"step {k}" for k in steps])
     ax.set_ylim(0, 1)
     ax.grid(axis="x", visible=False)
     ax.legend(loc="upper right")
-    first = [c.marginal(0) or 0.0 for c in counts]
-    return finish(ax, f"Step 0: {first[0]:.1%} on {labels[0]}, {first[-1]:.1%} on {labels[-1]}", "drafted step", "joint acceptance, 0 to 1")
+    first = [_percent(c.marginal(0)) for c in counts]
+    said = f"Marginal acceptance at step 0: {first[0]} on {labels[0]}, {first[-1]} on {labels[-1]}"
+    return finish(ax, said, "drafted step", "marginal acceptance, 0 to 1")
 
 
 def slot_use(places: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Share of the fused input and cost of zeroing, per place of fc.
+    """Share of the fused input and cost of zeroing, per place of fc. An interval that is not finite (one sample) is not drawn.
 
     places: slot, share, zeroed_costs, low, high (fractions), as in the numbers of the finding `replay.slots`.
     """
+    numbers = ["share", "zeroed_costs", "low", "high"]
+    places = places.astype(dict.fromkeys(numbers, float)).replace([np.inf, -np.inf], np.nan)
     ax = axes(ax, 7.2, 1.8 + 0.6 * len(places))
     y = np.arange(len(places))[::-1]
     ax.barh(y + 0.18, places["share"], 0.32, color=OTHER, label="share of the fused input")
     ax.barh(y - 0.18, places["zeroed_costs"], 0.32, color=DRAFT, label="acceptance lost when zeroed")
-    spread = [places["zeroed_costs"] - places["low"], places["high"] - places["zeroed_costs"]]
-    ax.errorbar(places["zeroed_costs"], y - 0.18, xerr=spread, fmt="none", ecolor=TEXT, capsize=3, linewidth=1)
     for place, row in zip(y, places.itertuples(), strict=True):
-        ax.annotate(f"{row.share:.0%}", (row.share, place + 0.18), (4, 0), textcoords="offset points", va="center", color=TEXT, fontsize=9)
-        ax.annotate(
-            f"{row.zeroed_costs:.1%}",
-            (max(row.high, 0), place - 0.18),
-            (4, 0),
-            textcoords="offset points",
-            va="center",
-            color=TEXT,
-            fontsize=9,
-        )
+        if row.low == row.low and row.high == row.high:
+            ax.plot([row.low, row.high], [place - 0.18] * 2, color=TEXT, linewidth=1, marker="|", markersize=7)
+        end = np.nanmax([row.zeroed_costs, row.high, 0])
+        for text, x, at in ((f"{row.share:.0%}", row.share, 0.18), (f"{row.zeroed_costs:.1%}", end, -0.18)):
+            ax.annotate(text, (x, place + at), (5, 0), textcoords="offset points", va="center", color=TEXT, fontsize=9)
     ax.set_yticks(y, [f"slot {s}" for s in places["slot"]])
-    ax.set_xlim(left=min(0.0, float(places["low"].min()) * 1.1), right=max(0.1, float(places[["share", "high"]].max().max()) * 1.18))
+    drawn = places[numbers].to_numpy()
+    ax.set_xlim(min(0.0, np.nanmin(drawn) * 1.1), max(0.1, np.nanmax(drawn) * 1.18))
     ax.grid(axis="y", visible=False)
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2)
-    most = places["zeroed_costs"].idxmax()
-    return finish(
-        ax, f"Slot {places['slot'][most]} carries the drafter: zeroing it costs {places['zeroed_costs'][most]:.1%}", "fraction, 0 to 1", ""
-    )
+    return finish(ax, _slots_title(places), "fraction, 0 to 1", "")
+
+
+def _slots_title(places: pd.DataFrame) -> str:
+    """A slot is said to carry the drafter only when its loss is told from chance and is worth a word."""
+    told = places[places["low"] > 0]
+    if told.empty:
+        return "No slot's loss can be told from chance"
+    most = told.loc[told["zeroed_costs"].idxmax()]
+    if most["zeroed_costs"] < TINY:
+        return f"No slot carries the drafter: zeroing one costs {most['zeroed_costs']:.1%} at most"
+    ahead = told[told["high"] >= most["low"]]["slot"].tolist()  # their intervals overlap the largest loss's
+    if len(ahead) == 1:
+        return f"Slot {ahead[0]} carries the drafter: zeroing it costs {most['zeroed_costs']:.1%}"
+    return f"Slots {', '.join(map(str, ahead))} carry the drafter: zeroing one costs up to {most['zeroed_costs']:.1%}"
 
 
 def accepted_histogram(accepted: Sequence[int], steps: int, ax: Axes | None = None) -> Axes:
-    """How many drafted tokens each verify step of the walk accepts: what an engine's histogram should look like."""
+    """How many drafted tokens each verify step of the walk accepts: what an engine's histogram should look like.
+
+    Raises ValueError when there is no verify step.
+    """
+    if not len(accepted):
+        raise ValueError("the walk has no verify step: no answer in the samples is long enough, or the loss mask is unknown")
     ax = axes(ax)
     counts = np.bincount(np.asarray(accepted, dtype=int), minlength=steps + 1)
-    share = counts / max(1, counts.sum())
+    share = counts / counts.sum()
     bars = ax.bar(np.arange(len(counts)), share, 0.7, color=DRAFT)
     ax.bar_label(bars, [f"{n:,}" for n in counts], padding=2, color=TEXT)
     ax.set_xticks(np.arange(len(counts)))
@@ -132,6 +147,10 @@ def accepted_histogram(accepted: Sequence[int], steps: int, ax: Axes | None = No
     ax.set_ylim(0, max(0.1, share.max() * 1.15))
     title = f"{share[0]:.0%} of the verify steps accept nothing, {share[-1]:.0%} accept all {len(counts) - 1}"
     return finish(ax, title, f"drafted tokens accepted ({counts.sum():,} verify steps)", "share of verify steps")
+
+
+def _percent(rate: float | None) -> str:
+    return "not known" if rate is None else f"{rate:.1%}"
 
 
 def _short(name: str, most: int = 46) -> str:
