@@ -17,7 +17,7 @@ test: setup target
 	$(BIN)/python -m pytest
 
 lab: setup target
-	$(BIN)/jupyter lab --ServerApp.root_dir=. notebooks/00_start_here.ipynb
+	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) --ServerApp.root_dir=. notebooks/00_start_here.ipynb
 
 bench: setup
 	$(BIN)/python benchmarks/fingerprint.py

@@ -33,10 +33,13 @@ DPI = 144
 
 
 def start(case_path: str | Path, title: str = "Versions") -> Case:
-    """Open the case, show what this run stands on (versions, git state, device; folded), and return it. Raises CaseError."""
+    """Open the case, show what this run stands on (versions, git state, device; folded), and return it. Raises CaseError.
+
+    A relative path is looked for in the working directory and upwards: JupyterLab starts a kernel in the notebook's own folder.
+    """
     import torch  # noqa: F401 - so that the device is known
 
-    case = open_case(case_path)
+    case = open_case(_upwards(case_path))
     origin = collect()
     v = origin["versions"]
     summary = f"eaglelab {v.get('eaglelab', '?')}, torch {v.get('torch', 'not installed')}, {origin['device']}, {origin['date']}"
@@ -46,6 +49,12 @@ def start(case_path: str | Path, title: str = "Versions") -> Case:
     )
     _display(style + folded, summary, ("start", origin))
     return case
+
+
+def _upwards(path: str | Path) -> Path:
+    """The path as it is where it exists (or nowhere does), else under the nearest parent of the working directory that has it."""
+    places = [Path(path).expanduser(), *(parent / path for parent in Path.cwd().parents)]
+    return next((p for p in places if p.exists()), places[0])
 
 
 def show(figure: Any, *, alt: str, caption: str | None = None, data: Any = None) -> None:
@@ -69,12 +78,15 @@ def show(figure: Any, *, alt: str, caption: str | None = None, data: Any = None)
     _display(parts.figure(base64.b64encode(png).decode(), alt=alt, caption=caption, width=width, data=numbers), f"[figure: {alt}]")
 
 
-def table(data: Any, caption: str | None = None) -> None:
+def table(data: Any, caption: str | None = None, empty: str = "none") -> None:
     """Show a table: a DataFrame, a list of dicts, or a dict of columns. Everything in it is escaped.
 
-    An index that is named or not 0..n-1 is shown as row headers.
+    An index that is named or not 0..n-1 is shown as row headers. Without rows the sentence `empty` is shown after the caption.
     """
     rows = frame(data)
+    if not len(rows):
+        said = f"{caption}: {empty}" if caption else empty
+        return _display(parts.nothing(said), said)
     _display(_table(rows, caption=caption), f"{caption or ''}\n{rows.head(20).to_string()}".strip())
 
 
@@ -116,6 +128,11 @@ def record_result(name: str, data: Any) -> None:
 def not_given(what: str, how: str = "") -> None:
     """Say calmly that an input is absent, and how to get it."""
     _display(parts.note(what, how), f"not given: {what}. How to get it: {how}" if how else f"not given: {what}")
+
+
+def aside(what: str) -> None:
+    """Say calmly why something is not shown here."""
+    _display(parts.note(what, kind="note"), f"note: {what}")
 
 
 @contextmanager

@@ -6,7 +6,7 @@ A run whose `findings.json` is missing or damaged is a row that says so.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -64,7 +64,7 @@ def _row(run: Path) -> str:
 
 
 def _cells(run: Path, data: Mapping[str, Any]) -> list[str]:
-    said = "not recorded"
+    said = f"no verdict in this run{_only(data['notebooks'])}"
     if data["verdict"]:
         verdict = read_verdict(data["verdict"])
         said = f"<strong>{parts.text(verdict.stage)}</strong> ({parts.text(verdict.confidence)})"
@@ -76,6 +76,12 @@ def _cells(run: Path, data: Mapping[str, Any]) -> list[str]:
     origin = data["provenance"]
     given = ", ".join(f"{parts.text(k)} = {parts.text(parts.number(v))}" for k, v in origin["parameters"].items()) or "defaults"
     return [origin["date"].replace("T", " ").replace("Z", " UTC"), said, counts, _links(run, broken), given]
+
+
+def _only(notebooks: Sequence[Mapping[str, Any]]) -> str:
+    """` (only 02, 04)`: the numbers that ran, where the verdict's notebook was not among them."""
+    names = [n["name"] for n in notebooks]
+    return "" if not names or any("verdict" in n for n in names) else f" (only {parts.text(', '.join(n[:2] for n in names))})"
 
 
 def _problem(run: Path, what: str) -> list[str]:

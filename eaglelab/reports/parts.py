@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eaglelab.findings import SEVERITY, Finding, Status, Verdict, by_severity
+from eaglelab.findings import SEVERITY, Change, Finding, Status, Verdict, by_severity
 
 TEMPLATES = Path(__file__).parent / "template"
 
@@ -89,11 +89,13 @@ def table(
     row_headers: int = 0,
     total: int | None = None,
 ) -> str:
-    """An escaped HTML table that scrolls inside its own box. The first `row_headers` columns name their row.
+    """An escaped HTML table that scrolls inside its own box; a sentence where there are no rows. The first `row_headers` columns name their row.
 
     `label` names a table without a caption to screen readers; `total` is the number of rows before a cut.
     """
     rows = [list(r) for r in rows]
+    if not rows:
+        return nothing(f"{caption or label or 'Table'}: none")
     numeric = [any(is_number(r[i]) for r in rows) and all(is_number(r[i]) or r[i] is None for r in rows) for i in range(len(columns))]
     marks = [" class=el-num" if n else "" for n in numeric]
     head = "".join(f'<th scope="col"{m}>{text(c) or ROW_NAME}</th>' for c, m in zip(columns, marks, strict=True))
@@ -108,6 +110,11 @@ def table(
         f'<div class="el-scroll" tabindex="0" role="region" aria-label="{text(label or caption or "Table")}">'
         f'<table class="el-table">{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{cut}'
     )
+
+
+def nothing(sentence: str) -> str:
+    """What stands where a table would have no rows."""
+    return f'<p class="el-cut">{text(sentence)}</p>'
 
 
 def pairs(items: Iterable[tuple[Any, Any]], label: str) -> str:
@@ -152,14 +159,26 @@ def badges(items: Iterable[Finding]) -> str:
 
 
 def verdict(item: Verdict) -> str:
-    """The verdict as a block: the stage and how sure, the text, the changes as a table."""
-    rows = [(c.file, c.key, json.dumps(c.value, ensure_ascii=False, default=str), c.engine or "any") for c in item.changes]
-    changes = table(["file", "key", "value", "engine"], rows, caption="What to change") if rows else ""
+    """The verdict as a block: the stage and how sure, the text, the changes."""
     return (
         f'<article class="el-verdict"><p class="el-finding-head"><span class="el-badge">verdict</span> '
         f'<strong>{text(item.stage)}</strong> <span class="el-unit">({text(item.confidence)})</span></p>'
-        f"<p>{prose(item.text)}</p>{changes}</article>"
+        f"<p>{prose(item.text)}</p>{changes(item.changes)}</article>"
     )
+
+
+def changes(items: Sequence[Change]) -> str:
+    """What to change, as lists: for the first change's engine (the case's own comes first), then for other engines."""
+    own = [c for c in items if c.engine in (None, items[0].engine)]
+    others = [c for c in items if c not in own]
+    blocks = [("What to change:", own), ("If you serve with another engine:", others)]
+    return "".join(f'<p class="el-changes">{head}</p><ul>{"".join(map(_change, some))}</ul>' for head, some in blocks if some)
+
+
+def _change(item: Change) -> str:
+    value = json.dumps(item.value, ensure_ascii=False, default=str)
+    engine = f", for {text(item.engine)}" if item.engine else ""
+    return f"<li><code>{text(item.key)}</code> = <code>{text(value)}</code> in {text(item.file)}{engine}</li>"
 
 
 def figure(png_base64: str, *, alt: str, caption: str | None, width: int | None, data: str = "") -> str:
@@ -168,7 +187,7 @@ def figure(png_base64: str, *, alt: str, caption: str | None, width: int | None,
     below = f"<figcaption>{text(caption)}</figcaption>" if caption else ""
     numbers = folded("Data of this figure", data) if data else ""
     image = f'<img src="data:image/png;base64,{png_base64}" alt="{text(alt)}"{size}>'
-    return f'<figure class="el-figure"><div class="el-scroll" tabindex="0">{image}</div>{below}{numbers}</figure>'
+    return f'<figure class="el-figure">{image}{below}{numbers}</figure>'
 
 
 def note(what: str, how: str = "", kind: str = "not given") -> str:

@@ -29,6 +29,7 @@ LONG = 40
 
 LIVE = {"application/vnd.jupyter.widget-view+json", "application/javascript"}
 SHOWN = ["text/html", "image/png"]
+_VERDICT = re.compile(r'<article class="el-verdict">.*?</article>', re.DOTALL)
 NO_TWIN = "this part is interactive and has no static twin: open the notebook in JupyterLab to see it"
 
 
@@ -98,14 +99,14 @@ class Page:
             "code": code,
             "printed": printed,
             "failure": failure,
-            "markup": lambda output: markdown.disarm(output.data["text/html"]),
+            "markup": self._markup,
             "picture": picture,
             "contents": self._contents,
             "summary": self._summary,
         }
 
     def _contents(self, content: str) -> str:
-        entries = [(2, "findings", "Findings"), *self.outline.entries]
+        entries = [(2, "findings", "Verdict" if self.notes.get("verdict") else "Findings"), *self.outline.entries]
         if self.origin:
             entries.append((2, "provenance", "Where these numbers come from"))
         items = "".join(
@@ -113,13 +114,25 @@ class Page:
         )
         return f"<ol>{items}</ol>"
 
+    def _markup(self, output: NotebookNode) -> str:
+        """HTML of a cell. The verdict is at the top of the page already."""
+        markup = markdown.disarm(output.data["text/html"])
+        if self.notes.get("verdict"):
+            markup = _VERDICT.sub('<p class="el-cut">See <a href="#findings">the verdict at the top of this page</a>.</p>', markup)
+        return markup
+
     def _summary(self, content: str) -> str:
+        """The findings by title; on a page with a verdict the verdict and the counts, since its findings follow in full."""
         verdict = self.notes.get("verdict")
-        head = parts.verdict(read_verdict(verdict)) if verdict else ""
-        items = "".join(self._summary_item(f, content) for f in by_severity(self.findings))
-        body = f"<ol>{items}</ol>" if items else '<p class="empty">This notebook recorded no findings.</p>'
-        title = f'<h2 id="findings">Findings {parts.badges(self.findings)}</h2>'
-        return f'<section class="summary" aria-labelledby="findings">{title}{head}{body}</section>'
+        if verdict:
+            first = next((f'<a href="#finding-{parts.slug(f.id)}">in full below</a>' for f in by_severity(self.findings)), "")
+            body = f"{parts.verdict(read_verdict(verdict))}<p>{parts.badges(self.findings)} {first}</p>"
+            title = '<h2 id="findings">Verdict</h2>'
+        else:
+            items = "".join(self._summary_item(f, content) for f in by_severity(self.findings))
+            body = f"<ol>{items}</ol>" if items else '<p class="empty">This notebook recorded no findings.</p>'
+            title = f'<h2 id="findings">Findings {parts.badges(self.findings)}</h2>'
+        return f'<section class="summary" aria-labelledby="findings">{title}{body}</section>'
 
     def _summary_item(self, finding: Finding, content: str) -> str:
         title = f'<a href="#finding-{parts.slug(finding.id)}">{parts.text(finding.title)}</a>'
