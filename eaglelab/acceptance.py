@@ -18,6 +18,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+FEW_SAMPLES = 5
+"""Below this many samples nothing is said about the next sample: tokens of one sample are correlated."""
+
 # Two-sided 95 % quantile of the normal distribution.
 Z95 = 1.959964
 
@@ -126,6 +129,20 @@ def wilson(right: int, n: int, z: float = Z95) -> tuple[float, float] | None:
     centre = (p + z2 / (2 * n)) / (1 + z2 / n)
     half = z / (1 + z2 / n) * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
     return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def ratio_interval(parts: Sequence[float], wholes: Sequence[float]) -> tuple[float, float]:
+    """95 % interval of sum(parts) / sum(wholes), each sample one observation: linearised ratio, Student's t for the few samples there are.
+
+    (0, inf) for fewer than two samples. The quantile is Abramowitz & Stegun 26.7.5, good to 0.05 from four samples on.
+    """
+    n, whole = len(parts), sum(wholes)
+    if n < 2 or whole == 0:
+        return 0.0, math.inf
+    rate, df = sum(parts) / whole, n - 1
+    t = Z95 + (Z95**3 + Z95) / (4 * df) + (5 * Z95**5 + 16 * Z95**3 + 3 * Z95) / (96 * df**2)
+    spread = math.sqrt(sum((p - rate * w) ** 2 for p, w in zip(parts, wholes, strict=True)) * n / df) / whole
+    return max(0.0, rate - t * spread), rate + t * spread
 
 
 # Definitions of others, turned into accept length (tokens per verify pass, bonus included). Sources: reference in each docstring.

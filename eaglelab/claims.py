@@ -10,24 +10,35 @@ from eaglelab.wiring import FINAL, Boundary, Wiring
 
 EMBEDDING_WORDS = re.compile(r"\b(embed\w*|token[ _]?emb\w*|wte)\b", re.IGNORECASE)
 FINAL_WORDS = re.compile(r"\b(final|last[ _]?hidden(_states?)?|post[- ]?norm|normed)\b", re.IGNORECASE)
-LAYER_NUMBER = re.compile(r"\b(?:layer|boundary|hidden[ _]?states?|hs)[ _#]{0,2}\[?(\d{1,5})\b\]?", re.IGNORECASE)
+BEFORE_THE_NORM = re.compile(r"\b(before|pre[- ]?norm\w*|un-?normed)\b", re.IGNORECASE)
+NUMBER = re.compile(r"\b(layers?|boundary|hidden[ _]?states?|hs)(?:[ _#]{0,2}|-|\.)\[?(\d{1,5})\b\]?", re.IGNORECASE)
+OUTPUT, INPUT = re.compile(r"\b(output|after)\b", re.IGNORECASE), re.compile(r"\b(input|before|entering)\b", re.IGNORECASE)
 
 MOST_IDS = 64
 """A longer list of numbers is no list of layer ids."""
 
 
-def claimed_boundary(text: str) -> Boundary:
-    """The boundary that a label names: `embed` is 0, `layer3` is 3, `final` is FINAL; None where it names none.
+def claimed_readings(text: str) -> tuple[Boundary, ...]:
+    """The boundaries that a label may mean, the likeliest first; () where it names none.
 
-    `layer3` may mean "output of the fourth layer" to its writer; it is taken as boundary 3, the reading that costs the claim least,
-    and the finding says so.
+    `embed` is 0; `boundary 3` and `hidden_states[3]` are 3; `output of layer 3` is 4; plain `layer3` is 3 or 4, since writers mean
+    either; `final` is FINAL. A label that says what a slot is *not* names nothing.
     """
+    if re.search(r"\bnot\b", text, re.IGNORECASE):
+        return ()
+    if found := NUMBER.search(text):
+        k = int(found.group(2))
+        if not found.group(1).lower().startswith("layer") or INPUT.search(text):
+            return (k,)
+        return (k + 1,) if OUTPUT.search(text) else (k, k + 1)
     if EMBEDDING_WORDS.search(text):
-        return 0
-    number = LAYER_NUMBER.search(text)
-    if number:
-        return int(number.group(1))
-    return FINAL if FINAL_WORDS.search(text) else None
+        return (0,)
+    return (FINAL,) if FINAL_WORDS.search(text) and not BEFORE_THE_NORM.search(text) else ()
+
+
+def claimed_boundary(text: str) -> Boundary:
+    """The likeliest reading of a label, None where it names no boundary."""
+    return next(iter(claimed_readings(text)), None)
 
 
 def claimed_wiring(claims: Iterable[Claim]) -> Wiring | None:

@@ -18,7 +18,7 @@ from eaglelab.engines.launch import Launch, parse_launch
 from eaglelab.engines.target_config import read_target_config
 from eaglelab.engines.wiring_report import EngineWiring, engine_wiring
 from eaglelab.progress import progress
-from eaglelab.wiring import Boundary, Wiring
+from eaglelab.wiring import FINAL, Boundary, Wiring
 
 if TYPE_CHECKING:  # torch, pandas and transformers load with the parts that need them
     from eaglelab.drafter.audit import Audit
@@ -31,8 +31,8 @@ if TYPE_CHECKING:  # torch, pandas and transformers load with the parts that nee
     from eaglelab.identify import Identification
     from eaglelab.replay import Judge, Ranking, Replay, TargetHead, Variant
 
-IDENTIFY_SAMPLES = 4
-"""Samples compared with the target: identity is a matter of values, not of many samples."""
+IDENTIFY_SAMPLES = 8
+"""Samples compared with the target, spread over those read: identity is a matter of values, not of many samples."""
 SMALL_TARGET = 8 * 2**30
 """Bytes of weights up to which `way="auto"` runs the target's forward; above it takes the sketch, or single tensors."""
 STEPS = 3
@@ -277,7 +277,18 @@ class Investigation:
         """Which boundary each slot holds. Raises NotGiven."""
         from eaglelab.identify import identify
 
-        return identify(self.samples[:IDENTIFY_SAMPLES], self.source, seed=self.seed)
+        return identify(self._spread, self.source, seed=self.seed)
+
+    @property
+    def _spread(self) -> list[Sample]:
+        """The samples that are compared with the target, evenly out of all that are read."""
+        count, kept = len(self.samples), min(IDENTIFY_SAMPLES, len(self.samples))
+        return [self.samples[i * count // kept] for i in range(kept)]
+
+    @property
+    def compared(self) -> str:
+        """`8 of the 32 samples read`."""
+        return f"{len(self._spread)} of the {len(self.samples)} samples read"
 
     @property
     def dump_wiring(self) -> Wiring | None:
@@ -406,7 +417,8 @@ class Investigation:
         if known.known:
             return list(wiring), identified, "by the slots' identity"
         aux, ids = self.dump.feed.aux, claimed_capture_ids(self.case.claims, len(self.dump.feed.aux))
-        if ids and self.engine_wiring.ids:
+        # Only within one numbering: where other versions of the engine read the ids otherwise, who captured with which is not known.
+        if ids and self.engine_wiring.ids and not self.engine_wiring.other_versions:
             wanted = [EMBEDDING if b == 0 else i for b, i in zip(wiring, sorted(set(self.engine_wiring.ids)), strict=False)]
             place = {**dict(zip(ids, aux, strict=True)), EMBEDDING: EMBEDDING}
             return wanted, place, f"by the ids {ids} that the dump is said to be captured with"
@@ -428,6 +440,8 @@ class Investigation:
         """The samples, with the target's own states at `_beyond_the_dump` as further slots: what the engine would feed."""
         from dataclasses import replace
 
+        from eaglelab.target import ForwardSource
+
         extra = self._beyond_the_dump
         if not extra:
             return self.samples
@@ -438,7 +452,8 @@ class Investigation:
                 for mine, state in zip(added, states, strict=True):
                     mine.append((extra.index(boundary), state.cpu().clone()))
 
-        self.source.visit([s.token_ids for s in self.samples], keep)
+        up_to = None if FINAL in extra else max(extra)
+        ForwardSource(self.source.path, self.source.dtype, self.source.device, up_to).visit([s.token_ids for s in self.samples], keep)
         names = tuple(f"the target's boundary {b}" for b in extra)
         return [
             replace(s, slots=(*s.slots, *(state for _, state in sorted(mine, key=lambda m: m[0]))), slot_names=(*s.slot_names, *names))
@@ -446,13 +461,13 @@ class Investigation:
         ]
 
     @cached_property
-    def replays(self) -> tuple[Ranking, list[Replay]]:
-        """All feeds ranked at step 0, and the finalists over all steps. The dump's feed and the engine's are always among them.
+    def variants(self) -> list[Variant]:
+        """The feeds that get ranked, the dump's own first.
 
         Candidates: every ordered choice of slots for the places of fc, and the embedding put into the dump's feed (the classic
-        misreading of id -1). Raises NotGiven, DrafterError.
+        misreading of id -1).
         """
-        from eaglelab.replay import rank_feeds, slot_orders, with_embedding
+        from eaglelab.replay import slot_orders, with_embedding
 
         named = [self.feeds.dump]
         if self.feeds.engine is not None and self.feeds.engine.feed != self.feeds.dump.feed:
@@ -461,8 +476,17 @@ class Investigation:
         if self.embedding_fits:
             orders += with_embedding(self.feeds.dump.feed)
         taken = {v.feed for v in named}
-        variants = named + [v for v in orders if v.feed not in taken]
-        return rank_feeds(self.drafter, self.replay_samples, self._rows(), variants, steps=self.steps, judge=self.judge)
+        return named + [v for v in orders if v.feed not in taken]
+
+    @cached_property
+    def replays(self) -> tuple[Ranking, list[Replay]]:
+        """All feeds ranked at step 0, and the finalists over all steps. The dump's feed and the engine's are always among them.
+
+        Raises NotGiven, DrafterError.
+        """
+        from eaglelab.replay import rank_feeds
+
+        return rank_feeds(self.drafter, self.replay_samples, self._rows(), self.variants, steps=self.steps, judge=self.judge)
 
     def replay_of(self, variants: Sequence[Variant], *, steps: int | None = None, probabilities: bool = False) -> list[Replay]:
         """Replays of further variants on the same samples."""
@@ -505,10 +529,31 @@ class Investigation:
         wiring = self.dump_wiring
         if wiring is None or self.case.drafter.path is None or self.embedding is None:
             return None
+        fits = self.fitting_feed
+        return None if fits is None else Wiring.of(0 if s == "embedding" else wiring[s] for s in fits)
+
+    @cached_property
+    def fitting_feed(self) -> tuple | None:
+        """The feed that the drafter fits: the dump's own where nothing fits better, else the one that does; None where the replay cannot
+        say (too few samples, a drafter that is right no more often than chance, everything tied)."""
         ranking, _ = self.replays
+        table = ranking.table
+        if ranking.note or bool(table["tied"].all()) or table["acceptance"].iloc[0] <= 2 * self.constant_guess:
+            return None
         if 0 in ranking.tied:  # variant 0 is the dump's own feed
-            return wiring.select(self.feeds.dump.feed)
-        return None
+            return self.feeds.dump.feed
+        best = self.variants[ranking.order[0]].feed
+        return best if all(isinstance(s, str) or s < len(self.samples[0].slots) for s in best) else None
+
+    @cached_property
+    def constant_guess(self) -> float:
+        """Acceptance of always drafting the commonest trained token: what knowing nothing gives."""
+        from collections import Counter
+
+        from eaglelab.replay.answers import trained_positions
+
+        spoken = Counter(t for s in self.samples for t in s.token_ids[trained_positions(s)].tolist())
+        return spoken.most_common(1)[0][1] / spoken.total() if spoken else 0.0
 
     def _rows(self) -> EmbeddingRows:
         if self.embedding is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from eaglelab.acceptance import FEW_SAMPLES
 from eaglelab.findings import Change, Finding, Status, Verdict
 from eaglelab.investigation import Investigation
 
@@ -22,7 +23,7 @@ def verdict(findings: Iterable[Finding], inv: Investigation) -> Verdict:
     by_id = {f.id: f for f in findings}
     faults = [fault for look in (_drafter, _dump, _wiring, _training, _config) if (fault := look(by_id, inv)) is not None]
     if not faults:
-        return _no_fault(by_id)
+        return _no_fault(by_id, inv)
     stages = list(dict.fromkeys(f.stage for f in faults))
     confidence = max((f.confidence for f in faults), key=("sure", "likely", "cannot tell").index)  # no surer than the least sure
     text = " ".join(f.text for f in faults)
@@ -60,13 +61,16 @@ def _wiring(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     match, served = by_id.get("wiring.match"), by_id.get("replay.engine")
     if match is None or match.status is not FAIL:
         return _claimed_wiring(match, served)
+    if (other := _another_feed(by_id, inv)) is not None:
+        return other
     works = _status(by_id, "replay.works")
     fed, held = inv.engine_wiring.wiring, inv.dump_wiring.select(inv.dump.feed.aux)
     cost = f" {served.title}." if served is not None and served.status is FAIL else ""
     both = works is PASS and served is not None and served.status is FAIL and held.known
-    confidence = "sure" if both else "likely"
+    confidence = "sure" if both and "wiring.target" not in by_id else "likely"
     if held.known:
-        words = f"The drafter was trained on boundaries {held} and {inv.engine.title} feeds it {fed}.{cost}"
+        ground = "The drafter was trained on" if works is PASS else "The dump feeds"
+        words = f"{ground} boundaries {held} and {inv.engine.title} feeds it {fed}.{cost}"
     else:
         words = f"{inv.engine.title} feeds boundaries {fed}, and the dump does not hold that. {match.evidence}{cost}"
     changes = _changes(match.numbers.get("ids", {}), inv)
@@ -77,6 +81,24 @@ def _wiring(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     else:
         words += " Which boundaries the dump holds needs the target or a sketch before the ids can be written."
     return Verdict("wiring", confidence, words, changes)
+
+
+def _another_feed(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
+    """The dump's feed differs from the engine's, and the replay says that the drafter fits another feed than the dump's: then the feed,
+    not the engine's config, is what is out of order."""
+    order, served = by_id.get("replay.order"), by_id.get("replay.engine")
+    better = served is not None and served.status is PASS and served.numbers.get("interval", [0, 0])[1] < 0
+    if not better and (order is None or order.status is not FAIL):
+        return None
+    fits, fed = inv.drafter_wiring, inv.engine_wiring.wiring
+    right = better or (fits is not None and fits == fed)
+    held = inv.dump_wiring.select(inv.dump.feed.aux)
+    words = f"The dump's feed, slots {list(inv.dump.feed.aux)}, is {held}, and the drafter fits {'the engine' if better else 'another feed'} better"
+    words += f" ({served.title}). " if better else f": {order.title}. "
+    if right:
+        words += f"So {inv.engine.title} feeds what the drafter was trained on, and the config is right: `[dump] feed` names the slots in another order."
+        return Verdict("dump", "likely", words)
+    return Verdict("training", "likely", words + (order.next if order is not None else ""))
 
 
 def _claimed_wiring(match: Finding | None, served: Finding | None) -> Verdict | None:
@@ -94,7 +116,8 @@ def _changes(ids: dict[str, Any], inv: Investigation) -> tuple[Change, ...]:
 
 def _training(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     replayed = ("replay.works", "replay.order", "replay.choices")
-    if _dump(by_id, inv) is not None:
+    reordered = _status(by_id, "wiring.match") is FAIL and _another_feed(by_id, inv) is not None  # said there
+    if _dump(by_id, inv) is not None or reordered:
         replayed = ()  # on broken states no drafter can be judged
     bad = [by_id[k] for k in (*replayed, "config.final_norm", "config.training_residual") if _status(by_id, k) is FAIL]
     if not bad:
@@ -115,7 +138,7 @@ def _config(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     return Verdict("engine", "likely", " ".join(f"{f.title}. {f.next}" for f in bad))
 
 
-def _no_fault(by_id: dict[str, Finding]) -> Verdict:
+def _no_fault(by_id: dict[str, Finding], inv: Investigation) -> Verdict:
     open_questions = [f for f in by_id.values() if f.status is Status.CANNOT_TELL]
     missing = [f for f in by_id.values() if f.status is Status.NOT_GIVEN]
     expected = by_id.get("replay.expected")
@@ -132,7 +155,8 @@ def _no_fault(by_id: dict[str, Finding]) -> Verdict:
             "made elsewhere; a good one that is slow is a matter of cost."
         )
         left = f" Still open: {questions}." if questions else ""
-        return Verdict("none found", "likely" if questions else "sure", text + left)
+        few = inv.dump is not None and len(inv.samples) < FEW_SAMPLES
+        return Verdict("none found", "likely" if questions or few else "sure", text + left)
     if not open_questions and "dump.health" not in by_id and not missing:  # `check --cheap`
         return Verdict("none found", "cannot tell", "Configs and file headers show no fault by themselves; nothing else was looked at.")
     steps = "; ".join(dict.fromkeys(f.next.rstrip(".") for f in [*open_questions, *missing] if f.next))

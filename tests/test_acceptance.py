@@ -10,6 +10,7 @@ from eaglelab.acceptance import (
     accept_length_from_histogram,
     accept_length_from_joint,
     accept_length_from_sglang_rate,
+    ratio_interval,
     wilson,
 )
 
@@ -74,3 +75,12 @@ def test_wilson_interval_matches_a_published_value():
     low, high = wilson(8, 10)  # Wilson 1927; e.g. statsmodels proportion_confint(8, 10, method="wilson")
     assert (low, high) == pytest.approx((0.4902, 0.9433), abs=1e-4)
     assert wilson(0, 0) is None
+
+
+def test_ratio_interval_is_students_on_equal_samples():
+    # Ten samples of equal size: the interval of a mean, t(0.975, 9) = 2.262.
+    parts = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0]
+    low, high = ratio_interval(parts, [1.0] * 10)
+    half = 2.262 * (sum((p - 5.5) ** 2 for p in parts) / 9 / 10) ** 0.5
+    assert (low, high) == pytest.approx((5.5 - half, 5.5 + half), abs=0.01)
+    assert ratio_interval([1], [2])[1] == float("inf")

@@ -3,7 +3,7 @@
 import pytest
 
 from eaglelab.case import Claim
-from eaglelab.claims import MOST_IDS, claimed_boundary, claimed_capture_ids, claimed_ids, claimed_wiring
+from eaglelab.claims import MOST_IDS, claimed_boundary, claimed_capture_ids, claimed_ids, claimed_readings, claimed_wiring
 from eaglelab.wiring import FINAL
 
 
@@ -35,9 +35,30 @@ def test_a_label_names_a_boundary(text, boundary):
     assert claimed_boundary(text) == boundary
 
 
-@pytest.mark.parametrize("text", ["layer" + "9" * 5000, "layer-3", "layer", "\x00" * 100, "<script>layer</script>", "層3"])
+@pytest.mark.parametrize("text", ["layer" + "9" * 5000, "layer", "\x00" * 100, "<script>layer</script>", "層3"])
 def test_odd_text_names_none_and_breaks_nothing(text):
     assert claimed_boundary(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "readings"),
+    [
+        ("layer3", (3, 4)),  # input or output: writers mean either
+        ("output of layer 2", (3,)),
+        ("input of layer 2", (2,)),
+        ("Layer-3", (3, 4)),
+        ("model.layers.2", (2, 3)),
+        ("after embedding, layer 3", (4,)),
+        ("boundary 3", (3,)),
+        ("hidden_states[3]", (3,)),
+        ("not the embedding", ()),
+        ("last layer before final norm", ()),
+        ("last hidden state, pre-norm", ()),
+        ("final", (FINAL,)),
+    ],
+)
+def test_a_label_may_mean_more_than_one_boundary(text, readings):
+    assert claimed_readings(text) == readings
 
 
 def test_slots_that_nobody_names_stay_open():

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from eaglelab.acceptance import StepCounts
+from eaglelab.acceptance import FEW_SAMPLES, StepCounts, ratio_interval
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation, NotGiven
 from eaglelab.wiring import boundary_name
@@ -21,6 +20,9 @@ SPLITS = {
     "train": "The drafter was trained on these samples.",
     "heldout": "These samples were held out from the drafter's training.",
 }
+JUDGED = "the target's argmax"
+WEAK = 0.2
+"""Step-0 acceptance below which a drafter is not said to work: public drafters are at 0.6 to 0.8, this one would gain next to nothing."""
 HARDLY = 0.05
 """A place whose zeroing costs less than this share of the drafter's step-0 acceptance (upper bound of the interval) is hardly used."""
 OWN_TEXT = 0.9
@@ -56,8 +58,9 @@ def works(inv: Investigation) -> Iterator[Finding]:
     from eaglelab.replay import sample_interval
 
     low, high = sample_interval(own)
-    chance = constant_guess(inv)
-    good, bad = low > 2 * chance, high <= 2 * chance
+    chance = inv.constant_guess
+    few = len(inv.samples) < FEW_SAMPLES
+    good, bad = not few and low > max(WEAK, 2 * chance), not few and high <= 2 * chance
     yield Finding(
         id="replay.works",
         title=f"On its own the drafter is right {counts.marginal(0):.1%} of the time at step 0 on the dump's feed",
@@ -72,16 +75,10 @@ def works(inv: Investigation) -> Iterator[Finding]:
         if good
         else "Training did not take, or this is not the dump (or feed) that it was trained on: see replay.order."
         if bad
-        else "Too few tokens to tell it from guessing: read more samples.",
+        else f"{len(inv.samples)} samples say little about the next: read more of them."
+        if few
+        else "Above guessing, and far below what trained drafters reach: train longer, or check that this is its dump and feed.",
     )
-
-
-def constant_guess(inv: Investigation) -> float:
-    """Acceptance of always drafting the commonest trained token: what knowing nothing gives."""
-    from eaglelab.replay.answers import trained_positions
-
-    spoken = Counter(t for s in inv.samples for t in s.token_ids[trained_positions(s)].tolist())
-    return spoken.most_common(1)[0][1] / spoken.total() if spoken else 0.0
 
 
 def order(inv: Investigation) -> Iterator[Finding]:
@@ -127,6 +124,10 @@ def engine_feed(inv: Investigation) -> Iterator[Finding]:
         raise NotGiven("the engine's wiring", "`[engine] name` and `version`, `[drafter] path` and `[target] config` say what is fed")
     fed = inv.engine_wiring.wiring
     variant = inv.feeds.engine
+    if not inv.engine_wiring.captures_boundaries:
+        title = f"{inv.engine.title} captures this target's layers without the residual: such states are not in the dump"
+        yield Finding("replay.engine", title, Status.CANNOT_TELL, next="See wiring.engine.")
+        return
     if variant is None:
         yield Finding(
             "replay.engine",
@@ -151,7 +152,13 @@ def engine_feed(inv: Investigation) -> Iterator[Finding]:
         id="replay.engine",
         title=f"Fed as by {inv.engine.title}, step-0 acceptance is {b.marginal(0):.1%} instead of {a.marginal(0):.1%}, "
         f"accept length {_reached(served)} instead of {_reached(own)}",
-        status=Status.FAIL if low > 0 else Status.PASS if high < 0 else Status.CANNOT_TELL,
+        status=Status.CANNOT_TELL
+        if len(inv.samples) < FEW_SAMPLES
+        else Status.FAIL
+        if low > 0
+        else Status.PASS
+        if high < 0
+        else Status.CANNOT_TELL,
         claim=f"{inv.engine.title} feeds {fed}; in the replay: {', '.join(_source_name(inv, s) for s in variant.feed)} ({inv.feeds.engine_reason}).",
         evidence=f"Difference {gap:.1%} ({_interval(low, high)}) over {a.counted[0]:,} tokens in {inv.sampled}.",
         numbers={"difference": gap, "interval": [low, high], "dump_feed": own.to_json(), "engine_feed": served.to_json()},
@@ -173,8 +180,10 @@ def choices(inv: Investigation) -> Iterator[Finding]:
     judged = [rank([base, *others], step=k) for k in steps]
     ahead = {i for r in judged if 0 not in r.tied for i in r.order[: r.order.index(0)] if i in r.tied}
     # Ahead at one step is not yet better: a wrong vocabulary map guesses a few later tokens and loses the first.
-    better = [r.variant.name for i, r in enumerate(others, 1) if i in ahead and _worth(r) > _worth(base)]
-    unsure = judged[0].note or ("" if base.counts.right[0] else "the drafter is never right")
+    floor = 2 * inv.constant_guess  # what is no better than guessing fits nothing
+    better = [r.variant.name for i, r in enumerate(others, 1) if i in ahead and _worth(r) > max(_worth(base), 1 + floor)]
+    weak = (base.counts.marginal(0) or 0.0) <= floor
+    unsure = judged[0].note or ("the drafter is hardly ever right" if weak and not better else "")
     listed = "; ".join(f"{r.variant.name}: {_length(r.counts)}" for r in others)
     yield Finding(
         id="replay.choices",
@@ -264,52 +273,48 @@ def expected(inv: Investigation) -> Iterator[Finding]:
     """The accept length that this drafter should reach, and what an engine's counters should say on this text."""
     _ready(inv)
     own = inv.replay_named("the dump's feed")
-    counts, walk, (agree, n) = own.counts, own.walk, own.text_agreement
+    counts, walk, steps = own.counts, own.walk, own.steps
     if counts.accept_length is None:
-        yield Finding(
-            "replay.expected", "No answer in the samples is long enough for all steps", Status.CANNOT_TELL, next="Replay fewer steps."
-        )
+        title = "No answer in the samples is long enough for all steps"
+        yield Finding("replay.expected", title, Status.CANNOT_TELL, next="Replay fewer steps.")
         return
-    share = agree / n if n else 0.0
-    judged = own.judged_by == "the target's argmax"
-    predicts = walk is not None and walk.verify_steps > 0 and (share >= OWN_TEXT or not judged)
-    per_step = ", ".join(f"step {k} {counts.joint_rate(k):.1%}" for k in range(counts.steps))
-    path = (
-        f" A greedy engine walking through this text would count {walk.accepted:,} accepted tokens in {walk.verify_steps:,} verify steps."
-        if predicts
-        else " No prediction of an engine's counters: "
-        + (
-            "the loss mask is unknown."
-            if walk is None
-            else f"only {share:.0%} of the text is the target's own choice."
-            if judged
-            else "no whole step."
+    doubt = _no_prediction(own)
+    agree, n = own.text_agreement
+    per_step = ", ".join(f"step {k} {counts.joint_rate(k):.1%}" for k in range(steps))
+    numbers = {"accept_length": counts.accept_length, "walk": walk.to_json() if walk else None, "steps": steps}
+    numbers["text_agreement"] = agree / n if n and own.judged_by == JUDGED else None
+    evidence = f"Mean over all {counts.complete:,} start rows {counts.accept_length:.2f} (joint acceptance: {per_step}). "
+    if doubt:
+        title = (
+            f"The accept length on a server cannot be predicted from this text; over all rows of it the mean is {counts.accept_length:.2f}"
         )
-    )
-    note = (
-        ""
-        if judged
-        else " The text's token counts as right: without the target's lm_head it is assumed to be the target's own greedy text."
-    )
-    yield Finding(
-        id="replay.expected",
-        title=f"With {counts.steps} drafted step{'s' if counts.steps != 1 else ''} this drafter should reach an accept length of "
-        f"{walk.accept_length:.2f}"
-        if predicts
-        else f"The accept length on a server cannot be predicted from this text; over all rows of it the mean is {counts.accept_length:.2f}",
-        status=Status.PASS if predicts else Status.CANNOT_TELL,
-        claim="Accept length: tokens per verify pass, the bonus token included.",
-        evidence=f"Mean over all start rows {counts.accept_length:.2f} (joint acceptance: {per_step})." + path + note,
-        numbers={
-            "accept_length": counts.accept_length,
-            "walk": walk.to_json() if walk else None,
-            "text_agreement": share,
-            "steps": counts.steps,
-        },
-        next="Compare it with the server's `accept len` on the same prompts: below it, the engine feeds or computes something else."
-        if predicts
-        else "Dump the target's own greedy answers, with their loss mask, and replay those.",
-    )
+        evidence += f"No prediction of an engine's counters: {doubt}."
+        todo = "Dump the target's own greedy answers, with their loss mask, and give `[target] path` so that its own choice is the judge."
+    else:
+        low, high = ratio_interval([sum(o.walk) for o in own.outcomes], [len(o.walk) for o in own.outcomes])
+        title = (
+            f"With {steps} drafted step{'s' if steps != 1 else ''} this drafter should reach an accept length of {walk.accept_length:.2f}"
+        )
+        evidence += (
+            f"A greedy engine walking through this text would count {walk.accepted:,} accepted tokens in {walk.verify_steps:,} verify steps; "
+            f"on other text like it, {1 + low:.2f} to {1 + high:.2f} (95 % by sample). {agree / n:.1%} of the text is the target's own choice."
+        )
+        numbers["interval"] = [1 + low, 1 + high]
+        todo = "Compare it with the server's `accept len` on the same prompts: below it, the engine feeds or computes something else."
+    claim = "Accept length: tokens per verify pass, the bonus token included."
+    yield Finding("replay.expected", title, Status.CANNOT_TELL if doubt else Status.PASS, claim, evidence, numbers, todo)
+
+
+def _no_prediction(own: Replay) -> str:
+    """Why the walk predicts no engine's counters; "" where it does."""
+    agree, n = own.text_agreement
+    if own.walk is None:
+        return "the loss mask is unknown"
+    if not own.walk.verify_steps:
+        return "no answer is as long as a whole step"
+    if own.judged_by != JUDGED:
+        return "without the target's lm_head it is not known whether the text is its own; the text's token counts as right"
+    return "" if agree >= OWN_TEXT * n else f"only {agree / n:.0%} of the text is the target's own choice"
 
 
 def sampling(inv: Investigation) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from eaglelab.case import Claim
-from eaglelab.claims import claimed_boundary, claimed_ids
+from eaglelab.claims import claimed_boundary, claimed_ids, claimed_readings
 from eaglelab.engines.conventions import CannotFeed, Engine, parse_engine
 from eaglelab.engines.wiring_report import corrected_config, engine_wiring
 from eaglelab.findings import Finding, Status
@@ -47,10 +47,20 @@ def identity(inv: Investigation) -> Iterator[Finding]:
         title=f"The dump holds {wiring}" if wiring.known else f"The dump's wiring cannot be told in full: {wiring}",
         status=Status.PASS if wiring.known else Status.CANNOT_TELL,
         claim=f"Slots {', '.join(inv.dump.slot_names)}, whatever their names say.",
-        evidence=f"Compared with {found.source}. " + " ".join(f"Slot {s}: {reason}." for s, reason in enumerate(found.reasons)),
+        evidence=f"{inv.compared} compared with {found.source}. "
+        + " ".join(f"Slot {s}: {reason}." for s, reason in enumerate(found.reasons)),
         numbers={"wiring": wiring.to_json(), "slots": found.to_json()["slots"]},
         next=found.next_step,
     )
+    if far := [a for a in found.anomalies if a.kind == "far from rounding"]:
+        yield Finding(
+            id="wiring.target",
+            title="The dump's states are not quite this checkpoint's: another revision, a quantised target, or another precision",
+            status=Status.CANNOT_TELL,
+            evidence=" ".join(f"Slot {a.slot}: {a.detail}." for a in far),
+            numbers={"anomalies": [a.to_json() for a in far]},
+            next="Compare with the very checkpoint that made the dump; a drafter trained on another target's states loses acceptance.",
+        )
     serious = [a for a in found.anomalies if a.kind not in NO_FAULT]
     if serious:
         yield Finding(
@@ -72,9 +82,9 @@ def claims(inv: Investigation) -> Iterator[Finding]:
     num_layers = inv.served_wiring.target.num_layers if inv.served_wiring else None
     seen: Counter[int] = Counter()
     for c in on_slots:
-        said = claimed_boundary(c.text)
+        said = claimed_readings(c.text)
         source = f", in {c.source}" if c.source else ""
-        claim = f"Slot {c.slot} is said to be {c.text!r}{source}: boundary {boundary_name(said, num_layers)}."
+        claim = f"Slot {c.slot} is said to be {c.text!r}{source}: boundary {' or '.join(boundary_name(b, num_layers) for b in said)}."
         seen[c.slot] += 1
         id = f"wiring.claims.slot{c.slot}" + (f".{seen[c.slot]}" if seen[c.slot] > 1 else "")  # the second claim on a slot
         yield _claim_finding(inv, id, c.slot, said, claim, wiring)
@@ -106,18 +116,18 @@ def _ids_finding(inv: Investigation, claim: Claim, ids: list[int]) -> Finding:
     )
 
 
-def _claim_finding(inv: Investigation, id: str, slot: int, said: Boundary, claim: str, wiring: Wiring | None) -> Finding:
+def _claim_finding(inv: Investigation, id: str, slot: int, readings: tuple[Boundary, ...], claim: str, wiring: Wiring | None) -> Finding:
     if wiring is None:
         return Finding(id, f"Slot {slot}: no dump to hold the claim against", Status.NOT_GIVEN, claim, next=DUMP)
     if slot >= len(wiring):
         title = f"There is no slot {slot}: the dump has {len(wiring)} slots, 0 to {len(wiring) - 1}"
         return Finding(id, title, Status.FAIL, claim, next="Slots are counted from 0; mend the claim.")
-    found, holds = inv.identification, wiring[slot]
+    found, holds, said = inv.identification, wiring[slot], readings[0]
     if holds is not None:
-        right = holds == said
+        right = holds in readings
         title = f"Slot {slot} holds {boundary_phrase(holds)}, " + ("as claimed" if right else f"not {boundary_phrase(said)}")
         status = Status.PASS if right else Status.FAIL
-    elif is_not(found, slot, said):
+    elif all(is_not(found, slot, b) for b in readings):
         title, status = f"Slot {slot} does not hold {boundary_phrase(said)}; what it holds cannot be told", Status.FAIL
     else:
         title, status = f"Slot {slot}: whether it holds {boundary_phrase(said)} cannot be told", Status.CANNOT_TELL
@@ -165,6 +175,12 @@ def match(inv: Investigation) -> Iterator[Finding]:
             "the engine, or one of the two configs", "`[engine] name` and `version`, `[drafter] path` and `[target] config` say what is fed"
         )
     inv.check_feed()
+    if not fed.captures_boundaries:
+        title = f"{fed.engine.title} captures this target's layers without the residual: what it feeds is no boundary, whatever the ids"
+        yield Finding(
+            "wiring.match", title, Status.FAIL, next="Serve with another engine or version; a drafter cannot be told to fit this."
+        )
+        return
     held = inv.dump_wiring.select(inv.dump.feed.aux)
     if not held.known:
         refuted = _refuted(inv, held)
