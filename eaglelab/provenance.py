@@ -90,7 +90,10 @@ def describe(path: Path) -> dict[str, Any]:
     """files, bytes (None above `STAT_LIMIT` files), sha256 and what it is `of`. Reads at most `HASH_LIMIT` bytes."""
     try:
         files = [path] if path.is_file() else sorted(Path(root, f) for root, _, names in os.walk(path) for f in names)
-        sizes = [f.stat().st_size for f in files] if len(files) <= STAT_LIMIT else None
+        sizes = None
+        if len(files) <= STAT_LIMIT:
+            files = [f for f in files if f.is_file()]  # reading a pipe would wait for ever
+            sizes = [f.stat().st_size for f in files]
         digest, of = hashlib.sha256(), "content"
         if sizes is not None and sum(sizes) <= HASH_LIMIT:
             for file in files:

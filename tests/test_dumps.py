@@ -3,7 +3,9 @@
 import fractions
 import gzip
 import json
+import os
 import pickle
+import socket
 import zipfile
 from pathlib import Path
 
@@ -345,6 +347,13 @@ BAD_FILES = {
         r"lengths differ: token ids 6, hidden_states\[0\] 5",
         "lengths differ",
     ),
+    "huge id": (_edited(input_ids=[1, 10**30, *range(T - 2)]), "input_ids holds a number that does not fit into 64 bits", "not a sample"),
+    "huge mask": (_edited(loss_mask=[1, 10**30, *[0] * (T - 2)]), "loss_mask holds a number that does not fit", "not a sample"),
+    "huge mask of floats": (
+        _edited(loss_mask=[1.0, 10**400, *[0] * (T - 2)]),
+        "loss_mask holds a number that does not fit",
+        "not a sample",
+    ),
     "short mask": (_edited(loss_mask=torch.ones(T - 2).long()), "loss mask 4", "lengths differ"),
     "no tokens": (
         _edited(input_ids=torch.zeros(0).long(), hidden_states=[torch.zeros(0, H)] * 4, loss_mask=torch.zeros(0)),
@@ -414,3 +423,25 @@ def test_listing_opens_no_file(sharded, monkeypatch):
     monkeypatch.setattr(torch, "load", lambda path, **kw: opened.append(path) or load(path, **kw))
     open_dump(sharded)
     assert len(opened) <= 4
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_what_is_no_regular_file_is_no_sample_and_is_never_waited_for(sharded):
+    """Opening a pipe without a writer waits for ever; a link that leads nowhere is a sample that is lost, and stays in the list."""
+    before = open_dump(sharded).keys
+    os.mkfifo(sharded / "rows_0-6" / "data_90.pt")
+    os.mkfifo(sharded / "pipe")
+    (sharded / "rows_0-6" / "data_91.pt").symlink_to(sharded / "pipe")
+    server = socket.socket(socket.AF_UNIX)
+    here = os.getcwd()
+    os.chdir(sharded / "rows_0-6")  # a socket's path has 108 characters at most
+    server.bind("data_92.pt")
+    os.chdir(here)
+    server.close()
+    (sharded / "rows_0-6" / "data_93.pt").symlink_to("nowhere.pt")
+    dump = open_dump(sharded)
+    assert set(dump.keys) - set(before) == {"rows_0-6/data_93.pt"}
+    with pytest.raises(DumpError, match="not a regular file"):
+        dump.load("rows_0-6/data_90.pt")
+    assert len(list(dump.samples(None))) == 12
+    assert list(dump.skipped) == ["rows_0-6/data_93.pt"]

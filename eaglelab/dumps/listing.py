@@ -34,7 +34,10 @@ class Listing:
 
 
 def list_dump(path: str | os.PathLike) -> Listing:
-    """Every file under `path`, hidden ones left out; links to folders are followed, but never back into the dump."""
+    """Every regular file under `path`, hidden ones left out; links to folders are followed, but never back into the dump.
+
+    Pipes, sockets and devices are no samples, whatever their name: opening one may wait for ever.
+    """
     path = Path(path).expanduser()
     if path.is_file():
         return Listing(path, path.parent, (path.name,))
@@ -82,7 +85,8 @@ def _walk(root: Path) -> Iterable[str]:
                 if entry.name.startswith("."):
                     continue
                 if not entry.is_dir():
-                    yield prefix + entry.name
+                    if entry.is_file() or not os.path.exists(entry.path):  # a link that leads nowhere is a sample that is lost
+                        yield prefix + entry.name
                     continue
                 if entry.is_symlink():
                     target = os.path.realpath(entry.path)

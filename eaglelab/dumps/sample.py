@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +54,7 @@ def as_slot(value: Any, name: str, where: str, notes: list[str]) -> Tensor:
 def as_token_ids(value: Any, name: str, where: str, notes: list[str]) -> Tensor:
     """[T] int64 from an integer tensor [T] or [1, T], or from a list of ints."""
     if isinstance(value, (list, tuple)) and all(type(v) is int for v in value):
-        value = torch.tensor(value, dtype=torch.int64)
+        value = _tensor(value, name, where, torch.int64)
     if not isinstance(value, Tensor) or value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
         got = _dtype(value) if isinstance(value, Tensor) else f"a {type(value).__name__}"
         raise DumpError(f"{where}: {name} is {got}, expected integer token ids [T].", "not a sample")
@@ -66,7 +66,7 @@ def as_mask(value: Any, name: str, where: str, notes: list[str]) -> Tensor | Non
     if value is None:
         return None
     if isinstance(value, (list, tuple)) and all(isinstance(v, (bool, int, float)) for v in value):
-        value = torch.tensor(value)
+        value = _tensor(value, name, where)
     if not isinstance(value, Tensor):
         raise DumpError(f"{where}: {name} is a {type(value).__name__}, expected a loss mask [T] of 0 and 1.", "not a sample")
     mask = _row(value, name, where, notes)
@@ -118,6 +118,14 @@ def _row(value: Tensor, name: str, where: str, notes: list[str]) -> Tensor:
     if value.dim() != 1:
         raise DumpError(f"{where}: {name} has the shape {list(value.shape)}, expected [T].", "not a sample")
     return value
+
+
+def _tensor(values: Sequence[Any], name: str, where: str, dtype: torch.dtype | None = None) -> Tensor:
+    """A list of numbers as a tensor; Python's integers have no bound, a tensor's have."""
+    try:
+        return torch.tensor(values, dtype=dtype)
+    except (ValueError, RuntimeError, OverflowError) as error:
+        raise DumpError(f"{where}: {name} holds a number that does not fit into 64 bits. Dump it again.", "not a sample") from error
 
 
 def _dtype(value: Tensor) -> str:

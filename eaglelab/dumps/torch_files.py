@@ -59,6 +59,8 @@ def is_torch_name(name: str) -> bool:
 
 
 def _head(path: Path) -> tuple[bytes, int]:
+    if path.exists() and not path.is_file():  # a pipe would be waited on for ever
+        raise DumpError(f"{path}: not a regular file (a folder, pipe, socket or device). Remove it, or give the file itself.")
     try:
         with open(path, "rb") as file:
             return file.read(64), path.stat().st_size
