@@ -167,6 +167,8 @@ def _read(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except tomllib.TOMLDecodeError as error:
         raise CaseError(f"{file} is not TOML: {error}") from None
+    except RecursionError:
+        raise CaseError(f"{file} is nested too deeply, expected sections with keys") from None
     except (OSError, UnicodeDecodeError) as error:
         raise CaseError(f"{file} cannot be read as UTF-8 text: {error}") from None
 

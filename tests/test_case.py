@@ -93,6 +93,7 @@ def test_the_folder_and_the_package_function_open_the_same_case(tmp_path, monkey
         ("[[claims]]\nslto = 1\ntext = 'x'", r"unknown key 'slto' in \[\[claims\]\]; did you mean 'slot'"),
         ("name = 'x'", r"unknown section 'name'"),
         ("dump = 'x'", r"dump is 'x' \(str\), expected a section \[dump\]"),
+        (f"a = {'[' * 5000}{']' * 5000}", "nested too deeply, expected sections"),
         ("[dump]\npath = 3", r"\[dump\] path is 3 \(int\), expected text"),
         ("[dump]\npath = ''", r"\[dump\] path is empty"),
         ("[dump]\npath = 'nowhere'", r"\[dump\] path = 'nowhere': nothing at .*/nowhere; paths are relative to"),

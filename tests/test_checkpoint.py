@@ -276,7 +276,10 @@ def test_missing_path_file_and_empty_folder(tmp_path):
         open_checkpoint(empty)
 
 
-@pytest.mark.parametrize(("text", "said"), [("{", "not readable JSON"), ("[]", "holds a list"), ("\x00", "not readable JSON")])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("{", "not readable JSON"), ("[]", "holds a list"), ("\x00", "not readable JSON"), ('{"a":' * 9**5, "not readable JSON")],
+)
 def test_config_that_is_no_object(tmp_path, text, said):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(CheckpointError, match=said):
@@ -337,9 +340,10 @@ def test_index_that_lies_or_leads_out_of_the_folder(llama, tmp_path):
         index.write_text(json.dumps({"weight_map": {"a": file}}))
         with pytest.raises(CheckpointError, match="is not the name of a weight file in the same folder"):
             open_checkpoint(tmp_path)
-    index.write_text("{}")
-    with pytest.raises(CheckpointError, match="no `weight_map`"):
-        open_checkpoint(tmp_path)
+    for content, said in (("{}", "no `weight_map`"), ("[1]", "no `weight_map`"), ("[" * 9**5, "index.json is not readable JSON")):
+        index.write_text(content)
+        with pytest.raises(CheckpointError, match=said):
+            open_checkpoint(tmp_path)
 
 
 def test_missing_tensor_names_the_nearest(llama):

@@ -281,6 +281,27 @@ def test_files_that_are_no_weights(tmp_path, monkeypatch):
         read_header(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"weight_map": {"fc.weight": 5}}', "5 is not the name of a weight file in the same folder"),
+        ('{"weight_map": {"fc.weight": ["model.safetensors"], "norm.weight": "model.safetensors"}}', "is not the name of a weight file"),
+        ('{"weight_map": {"fc.weight": "../whole/model.safetensors"}}', "'../whole/model.safetensors' is not the name of a weight file"),
+        ('{"weight_map": {"fc.weight": "/etc/x.safetensors"}}', "is not the name of a weight file"),
+        ('{"weight_map": 5}', "no `weight_map`"),
+        ("[" * 50_000, "is not readable JSON"),
+    ],
+)
+def test_an_index_that_lies_or_leads_out_of_the_folder(tmp_path, content, said):
+    write(tmp_path / "whole", tensors())
+    folder = write(tmp_path / "lies", tensors())
+    (folder / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(DrafterError, match=f"index.json.*{said}"):
+        read_header(folder)
+    with pytest.raises(DrafterError, match=said):
+        load_drafter(folder, device="cpu")
+
+
 # Rotary
 
 

@@ -125,6 +125,8 @@ def test_null_draft_vocabulary_is_the_whole_one():
         ({**SPECFORGE, "rms_norm_eps": float("nan")}, "rms_norm_eps is nan, expected a positive number"),
         ({**SPECFORGE, "rope_theta": "1e6"}, "rope_theta is '1e6', expected a positive number"),
         ({}, "names no EAGLE-3 drafter"),
+        ({**SPECFORGE, "num_aux_hidden_states": 10**8}, "num_aux_hidden_states is 100000000, expected at most 64"),
+        ({**SPECFORGE, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [2] * 60_000}}, "eagle_config.* is 60000, expected at most 64"),
     ],
 )
 def test_unusable_configs_say_why(config, message):
@@ -145,6 +147,15 @@ def test_reading_the_file(tmp_path):
     path.write_bytes(b"\xff\xfe\x00\x80")
     with pytest.raises(DrafterConfigError, match="cannot be read as text"):
         read_config(path)
+    for absurd in ({"num_aux_hidden_states": 65}, {"eagle_aux_hidden_state_layer_ids": [*range(65)]}):
+        path.write_text(json.dumps(SPECFORGE | absurd))
+        with pytest.raises(DrafterConfigError, match=r"config\.json: .* 65, expected at most 64"):
+            read_config(path)
+    path.write_text("[" * 50_000)
+    with pytest.raises(DrafterConfigError, match="is not JSON"):
+        read_config(path)
+    path.write_text(json.dumps(SPECFORGE | {"num_aux_hidden_states": 64}))
+    assert DrafterConfig.load(tmp_path).num_slots == 64
     path.write_text(json.dumps(SPECFORGE))
     assert DrafterConfig.load(tmp_path) == DrafterConfig.load(path)
 

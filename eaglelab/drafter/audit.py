@@ -5,12 +5,12 @@ Engines do not tell: SGLang drops unknown names and leaves missing ones uninitia
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelab.drafter.config import DrafterConfig
+from eaglelab.weight_map import read_weight_map
 
 Header = dict[str, tuple[tuple[int, ...], str]]
 """Tensor name -> (shape, dtype as safetensors spells it)."""
@@ -125,8 +125,8 @@ def read_header(folder: str | Path) -> Header | None:
         raise DrafterError(f"{folder}: no such folder; `[drafter] path` is the folder with config.json and the weights")
     if (folder / INDEX).is_file():
         try:
-            files = sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError) as error:
+            files = sorted(set(read_weight_map(folder / INDEX).values()))
+        except ValueError as error:
             raise DrafterError(f"{folder / INDEX}: not a safetensors index ({error})") from error
     elif (folder / SINGLE).is_file():
         files = [SINGLE]

@@ -16,6 +16,10 @@ IDS_KEY = "eagle_aux_hidden_state_layer_ids"
 FAMILIES = ("specforge", "speculators", "modelopt", "angelslim", "eagle")
 
 
+MAX_SLOTS = 64
+"""Slots of one fc, and layer ids in a config. Drafters have 3 to 5."""
+
+
 class DrafterConfigError(ValueError):
     """A config.json that cannot be used as an EAGLE-3 drafter's, with the reason."""
 
@@ -65,6 +69,7 @@ class DrafterConfig:
     def from_dict(cls, config: Mapping[str, Any], family: str | None = None, source: str = "config.json") -> DrafterConfig:
         """Parse a config. `family` overrides what the file looks like; `source` is named in errors. Raises DrafterConfigError."""
         _refuse_other_drafters(config, source)
+        check_slots(config, source)
         family = family or config_family(config)
         layer = config["transformer_layer_config"] if isinstance(config.get("transformer_layer_config"), dict) else config
         count = partial(_count, layer, source)
@@ -112,6 +117,8 @@ def config_path(path: str | Path) -> Path:
 def read_config(path: str | Path) -> dict[str, Any]:
     """A config.json (or the one in the folder `path`) as a dict. Raises DrafterConfigError naming the file and, for bad JSON, the line."""
     path = config_path(path)
+    if path.exists() and not path.is_file():
+        raise DrafterConfigError(f"{path} is not a regular file: expected config.json, or the folder that holds it")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -124,6 +131,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
         raise DrafterConfigError(f"{path} is not JSON: {error}") from None
     if not isinstance(config, dict):
         raise DrafterConfigError(f"{path}: got a JSON {type(config).__name__}, expected an object with the config's keys")
+    check_slots(config, str(path))
     return config
 
 
@@ -151,6 +159,17 @@ def first_architecture(config: Mapping[str, Any]) -> str | None:
     """The first class name in `architectures`, which is what engines look up. None where there is none."""
     names = config.get("architectures")
     return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else None
+
+
+def check_slots(config: Mapping[str, Any], source: str) -> None:
+    """Raise DrafterConfigError for more slots or layer ids than a drafter can have: what is sized by them would never end."""
+    layer = config.get("transformer_layer_config")
+    stated = [c.get("num_aux_hidden_states") for c in (config, layer) if isinstance(c, Mapping)]
+    numbers = [("num_aux_hidden_states is", n) for n in stated if isinstance(n, int)]
+    numbers += [(f"the number of ids in {key} is", len(ids)) for key, ids in written_ids(config).items()]
+    for what, number in numbers:
+        if number > MAX_SLOTS:
+            raise DrafterConfigError(f"{source}: {what} {number}, expected at most {MAX_SLOTS}; is the file damaged?")
 
 
 def num_slots(config: Mapping[str, Any]) -> int:

@@ -16,6 +16,7 @@ from eaglelab.target.errors import CheckpointError
 from eaglelab.target.names import EMBEDDINGS, HEADS, NORMS, count_layers, find_tensor, outside_layers
 from eaglelab.target.quantised import FLOATS, dequantise, is_quantised, logical_names, logical_shape
 from eaglelab.target.shards import TorchShard, open_shard, row_spans
+from eaglelab.weight_map import read_weight_map
 
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 SINGLES = ("model.safetensors", "pytorch_model.bin")
@@ -241,10 +242,10 @@ def _find_tensors(path: Path) -> dict[str, str]:
     """{stored name: file name}, from the index, a single file's header, or the headers of all weight files."""
     for index in INDEXES:
         if (path / index).is_file():
-            weight_map = _read_json(path / index).get("weight_map")
-            if not isinstance(weight_map, dict) or not weight_map:
-                raise CheckpointError(f"{path.name}/{index}: no `weight_map` in it; copy or download it again")
-            return {str(name): _inside(file, path / index) for name, file in weight_map.items()}
+            try:
+                return read_weight_map(path / index)
+            except ValueError as error:
+                raise CheckpointError(str(error)) from error
     files = [path / name for name in SINGLES if (path / name).is_file()][:1]
     files = files or sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin"))
     if not files:
@@ -254,17 +255,10 @@ def _find_tensors(path: Path) -> dict[str, str]:
     return {name: file.name for file in files for name in open_shard(file).names()}
 
 
-def _inside(file: object, index: Path) -> str:
-    """A file name out of an index, which must not lead out of the folder."""
-    if not isinstance(file, str) or Path(file).name != file or not file.endswith((".safetensors", ".bin")):
-        raise CheckpointError(f"{index.parent.name}/{index.name}: {file!r} is not the name of a weight file in the same folder")
-    return file
-
-
 def _read_json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"), object_hook=_float_or_object)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file.parent.name}/{file.name} is not readable JSON: {error}") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{file.parent.name}/{file.name} holds a {type(content).__name__}, expected an object")

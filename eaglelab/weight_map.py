@@ -1,0 +1,27 @@
+"""The index of a sharded checkpoint, read without torch: it comes with a download and is believed in nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+WEIGHT_SUFFIXES = (".safetensors", ".bin")
+
+
+def read_weight_map(index: Path) -> dict[str, str]:
+    """{tensor name: file name} of a `*.index.json`; each file name is one of a weight file in the index's own folder.
+
+    Raises ValueError with the index's name, what is wrong in it and what to do; the callers make it their own error.
+    """
+    where = f"{index.parent.name}/{index.name}"
+    try:
+        content = json.loads(index.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{where} is not readable JSON: {error}") from None
+    weight_map = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ValueError(f"{where}: no `weight_map` in it; copy or download it again")
+    for file in weight_map.values():
+        if not isinstance(file, str) or "/" in file or "\\" in file or not file.isprintable() or not file.endswith(WEIGHT_SUFFIXES):
+            raise ValueError(f"{where}: {repr(file)[:200]} is not the name of a weight file in the same folder")
+    return weight_map
