@@ -259,11 +259,37 @@ def test_another_version(file, tmp_path):
         {"header": lambda h: h | {"hidden_size": 64}},
         {"header": lambda h: h | {"boundaries": [0, 1]}},
         {"header": lambda h: {k: v for k, v in h.items() if k != "seed"}},
+        {"header": lambda h: h | {"num_layers": "5"}},
+        {"header": lambda h: h | {"num_layers": 3}},  # the file holds boundaries up to 5
+        {"header": lambda h: h | {"seed": [1]}},
+        {"header": lambda h: h | {"boundaries": [0, 1, 2, 3, 4, 5, "last"]}},
+        {"tensors": lambda t: t | {"norms": t["norms"][:1].clone()}},  # would broadcast
+        {"tensors": lambda t: t | {"order": t["order"][:3].clone()}},
     ],
 )
 def test_tensors_that_do_not_fit(file, tmp_path, change):
     with pytest.raises(SketchError, match="do not fit the header"):
         load_sketch(resave(file, tmp_path / "x.safetensors", **change))
+
+
+def test_a_small_file_cannot_ask_for_much_memory(file, tmp_path):
+    """Tensors without rows may have any width: 830 bytes that claim H = 10^10, whose projection would need 91 GB."""
+    wide = 10**10
+
+    def no_rows(t):
+        return t | {"embedding_ids": torch.empty(0, dtype=torch.int32), "embedding_rows": torch.empty(0, wide)}
+
+    out = resave(file, tmp_path / "x.safetensors", tensors=no_rows, header=lambda h: h | {"hidden_size": wide})
+    with pytest.raises(SketchError, match="0 embedding rows, expected at least one"):
+        load_sketch(out)
+    with pytest.raises(SketchError, match="more than 134,217,728 entries; take a smaller dim"):
+        projection(wide, 64)
+
+
+def test_a_header_nested_without_end(file, tmp_path):
+    save_file(load_file(str(file)), str(tmp_path / "deep.safetensors"), metadata={"eaglelab": "[" * 50_000})
+    with pytest.raises(SketchError, match="no eaglelab header"):
+        load_sketch(tmp_path / "deep.safetensors")
 
 
 def test_width_of_another_target_is_a_reason(target):

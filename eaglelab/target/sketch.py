@@ -28,7 +28,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from eaglelab import __version__
-from eaglelab.wiring import Boundary
+from eaglelab.wiring import FINAL, Boundary
 
 FORMAT = "eaglelab sketch 1"
 GRAM_ROWS = 32
@@ -44,6 +44,9 @@ PROBE_TEXT = (
 )
 """A probe text for targets that have no dump yet: prose, a question, numbers, a line of code."""
 
+MAX_PROJECTION = 2**27
+"""Entries of a projection (512 MB): dim = 64 at a width of two millions."""
+
 
 class SketchError(ValueError):
     """A sketch cannot be made, read or used; the text says what to do."""
@@ -53,6 +56,8 @@ def projection(hidden_size: int, dim: int, seed: int = 0) -> Tensor:
     """The seeded projection: [H, dim] float32, entries ±1/sqrt(dim). The same on every platform (bits of SHAKE-256)."""
     if hidden_size < 1 or dim < 1:
         raise SketchError(f"a projection needs a width and a dim of at least 1, got H = {hidden_size}, dim = {dim}")
+    if hidden_size * dim > MAX_PROJECTION:
+        raise SketchError(f"a projection of H = {hidden_size} to dim = {dim} has more than {MAX_PROJECTION:,} entries; take a smaller dim")
     count = hidden_size * dim
     digest = hashlib.shake_256(f"eaglelab projection 1 seed {seed}".encode()).digest(-(-count // 8))
     bits = np.unpackbits(np.frombuffer(digest, dtype=np.uint8), count=count, bitorder="little")
@@ -226,7 +231,7 @@ def _parse_header(path: Path, metadata: dict[str, str], again: str) -> dict[str,
     try:
         header = json.loads(metadata["eaglelab"])
         found = header["format"]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise SketchError(f"{path} is a safetensors file but no sketch: no eaglelab header; expected {FORMAT!r}; {again}") from error
     if found != FORMAT:
         raise SketchError(
@@ -239,14 +244,10 @@ def _parse_header(path: Path, metadata: dict[str, str], again: str) -> dict[str,
 def _unpack(header: dict[str, Any], tensors: dict[str, Tensor]) -> Sketch:
     fields = {name: header[name] for name in HEADER} | {"boundaries": tuple(header["boundaries"])}
     lengths = tensors["lengths"].tolist()
+    kept = [min(n, GRAM_ROWS) for n in lengths]
+    _check_header(fields, tensors, lengths, kept)
     norms = tensors["norms"].float()
     states = tensors["states"].float() * norms[..., None]  # [B, sum R, dim]
-    expected = (len(fields["boundaries"]), sum(lengths), fields["dim"])
-    if tuple(states.shape) != expected or not lengths:
-        raise ValueError(f"states are {list(states.shape)}, expected {list(expected)}")
-    if tensors["embedding_rows"].shape != (len(tensors["embedding_ids"]), fields["hidden_size"]):
-        raise ValueError(f"embedding rows are {list(tensors['embedding_rows'].shape)}, expected width {fields['hidden_size']}")
-    kept = [min(n, GRAM_ROWS) for n in lengths]
     grams = tensors["gram"].float().split([g * (g - 1) // 2 for g in kept], dim=1)
     texts = zip(
         tensors["token_ids"].long().split(lengths),
@@ -262,6 +263,33 @@ def _unpack(header: dict[str, Any], tensors: dict[str, Tensor]) -> Sketch:
         embedding_ids=tensors["embedding_ids"].long(),
         embedding_rows=tensors["embedding_rows"],
     )
+
+
+def _check_header(fields: dict[str, Any], tensors: dict[str, Tensor], lengths: list[int], kept: list[int]) -> None:
+    """ValueError unless the header's numbers are those of the tensors: what is computed from them is then no larger than the file is."""
+    for name in ("num_layers", "hidden_size", "dim", "seed"):
+        if type(fields[name]) is not int or (fields[name] < 1 and name != "seed"):
+            raise ValueError(f"{name} is {repr(fields[name])[:80]}, expected a whole number")
+    bad = [b for b in fields["boundaries"] if b != FINAL and (type(b) is not int or not 0 <= b <= fields["num_layers"])]
+    if bad:
+        raise ValueError(f"boundaries hold {repr(bad[0])[:80]}, expected 0..{fields['num_layers']} and 'final'")
+    if not lengths or min(lengths) < 1 or not len(tensors["embedding_ids"]):
+        raise ValueError(f"texts of {lengths[:8]} tokens and {len(tensors['embedding_ids'])} embedding rows, expected at least one of each")
+    count, rows = len(fields["boundaries"]), sum(lengths)
+    shapes = {
+        "token_ids": (rows,),
+        "norms": (count, rows),
+        "states": (count, rows, fields["dim"]),
+        "gram": (count, sum(g * (g - 1) // 2 for g in kept)),
+        "order": (count, sum(kept), ORDER_VALUES),
+        "embedding_ids": (len(tensors["embedding_ids"]),),
+        "embedding_rows": (len(tensors["embedding_ids"]), fields["hidden_size"]),
+    }
+    for name, shape in shapes.items():
+        if tuple(tensors[name].shape) != shape:
+            raise ValueError(f"{name} is {list(tensors[name].shape)}, expected {list(shape)}")
+    if fields["hidden_size"] * fields["dim"] > MAX_PROJECTION:
+        raise ValueError(f"H = {fields['hidden_size']} and dim = {fields['dim']} are no sketch's")
 
 
 def _square(upper: Tensor, size: int) -> Tensor:
