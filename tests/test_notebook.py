@@ -94,9 +94,28 @@ def test_table_takes_dicts_series_and_multi_index(shown):
     notebook.table([{"a": 1, "b": "x"}, {"a": 2, "b": "y"}])
     notebook.table(pd.Series([1, 2], index=["p", "q"], name="value"))
     notebook.table(pd.DataFrame({("a", "b"): [1]}, index=pd.MultiIndex.from_tuples([("i", 2)], names=["x", "y"])))
-    notebook.table(pd.DataFrame())
     assert '<th scope="row">p</th>' in shown[1][0]
     assert "a / b" in shown[2][0]
+
+
+def test_a_table_without_rows_is_a_sentence(shown):
+    notebook.table(pd.DataFrame(columns=["what", "detail"]), caption="Problems", empty="none in 8 samples")
+    notebook.table(pd.DataFrame())
+    assert shown == [
+        ('<p class="el-cut">Problems: none in 8 samples</p>', "Problems: none in 8 samples"),
+        ('<p class="el-cut">none</p>', "none"),
+    ]
+    assert parts.table(["a"], [], caption=EVIL) == f'<p class="el-cut">{parts.text(EVIL)}: none</p>'
+
+
+def test_changes_are_lists_with_the_first_engine_first():
+    both = (Change("a.json", "ids", [2, 15], "sglang==0.5.23"), Change("a.json", "on", True), Change("a.json", "ids", [3, 16], "vllm"))
+    text = Tags(parts.verdict(Verdict("wiring", "sure", "T", both))).text
+    assert text.endswith(
+        "What to change:ids = [2, 15] in a.json, for sglang==0.5.23on = true in a.json"
+        "If you serve with another engine:ids = [3, 16] in a.json, for vllm"
+    )
+    assert "What to change" not in parts.verdict(Verdict("dump", "likely", "T"))
 
 
 def test_show_needs_a_description_and_keeps_the_data(shown):
@@ -146,6 +165,36 @@ def test_start_opens_the_case_and_shows_versions(shown, tmp_path):
     assert "torch threads" in shown.records[0]["data"]["device"]  # torch was asked
     with pytest.raises(CaseError, match="nowhere"):
         notebook.start(tmp_path / "nowhere")
+
+
+def test_a_relative_case_is_found_upwards(shown, tmp_path, monkeypatch):
+    """JupyterLab starts a kernel in the notebook's own folder."""
+    write_case(tmp_path / "data" / "mine", "[target]\npath = '.'\n")
+    deep = tmp_path / "notebooks" / "deep"
+    deep.mkdir(parents=True)
+    monkeypatch.chdir(deep)
+    for path in ("data/mine/case.toml", "data/mine", Path("data") / "mine"):
+        assert notebook.start(path).file == tmp_path / "data" / "mine" / "case.toml"
+    write_case(deep / "data" / "mine", "[target]\npath = '.'\n")
+    assert notebook.start("data/mine").file == deep / "data" / "mine" / "case.toml"  # the nearest one
+    with pytest.raises(CaseError, match=r"no case at .*deep/data/gone"):
+        notebook.start("data/gone")
+
+
+def test_a_shipped_notebook_runs_in_its_own_folder(monkeypatch):
+    papermill = pytest.importorskip("papermill")
+    root = Path(__file__).parents[1]
+    if not (root / "notebooks").is_dir():
+        pytest.skip("no notebooks in this checkout")
+    from eaglelab.reports.kernel import Manager
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    book = papermill.execute_notebook(
+        str(root / "notebooks" / "00_start_here.ipynb"), None, cwd=str(root / "notebooks"), kernel_name="python3",
+        progress_bar=False, kernel_manager_class=Manager,
+    )  # fmt: skip
+    assert not [o for c in book.cells for o in c.get("outputs", []) if o.output_type == "error"]
+    assert any("SGLang" in str(o.get("data", {}).get("text/html")) for c in book.cells for o in c.get("outputs", []))
 
 
 def test_without_ipython_the_text_is_printed(monkeypatch, capsys):

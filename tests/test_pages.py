@@ -43,7 +43,7 @@ notebook.table(frame, caption="A wide table")
 evil = "<script>document.title = 'owned'</script><img src=x onerror=\\"document.title = 'owned'\\">"
 notebook.record(Finding("a.b", "x" * 300 + evil, Status.FAIL, claim=evil, evidence="/path/" * 60, next=evil))
 notebook.record(Finding("a.c", "Nothing to say", Status.PASS))
-notebook.record(Verdict("wiring", "sure", evil, (Change("config.json", "k" * 80, [2, 15, 27], "sglang==0.5.23"),)))
+notebook.record(Verdict("wiring", "sure", evil, (Change("config.json", "k" * 80, [2, 15, 27], "sglang==0.5.23"), Change("c", "k", [3], "vllm"))))
 notebook.not_given("no log " + "y" * 200, "make one")
 print("z" * 400)
 raise RuntimeError("w" * 400)"""
@@ -116,12 +116,36 @@ def test_no_page_scrolls_sideways(pages, width):
         assert complaints == []
 
 
+def test_figures_and_changes_fit_a_phone(pages):
+    page = pages[0][0]
+    page.set_viewport_size({"width": 390, "height": 844})
+    widths = page.evaluate("[...document.querySelectorAll('.el-figure img')].map(i => i.getBoundingClientRect().width)")
+    assert widths
+    assert max(widths) <= 390
+    changes = page.locator(".el-verdict li")
+    assert changes.all_inner_texts() == [f"{'k' * 80} = [2, 15, 27] in config.json, for sglang==0.5.23", "k = [3] in c, for vllm"]
+    box = changes.first.locator("code").nth(1).bounding_box()
+    assert 0 <= box["x"] <= box["x"] + box["width"] <= 390  # the value is in sight
+    scrolling = "e => e.scrollWidth > e.clientWidth && !getComputedStyle(e).backgroundImage.includes('gradient')"
+    assert (
+        page.evaluate(f"[...document.querySelectorAll('.el-scroll')].filter({scrolling}).length") == 0
+    )  # a shadow says that there is more
+
+
+def test_a_verdict_and_its_findings_stand_once(pages):
+    page = pages[0][0]
+    assert page.locator(".el-verdict").count() == 1
+    assert page.locator(".summary li:not(.el-verdict li)").count() == 0
+    assert page.get_by_text("Nothing to say", exact=True).count() == 1
+    assert page.locator(".summary").inner_text().count("fail") == 1
+
+
 def test_links_lead_where_they_say(visit, paths):
     page, _, _ = visit(paths[1])
     page.get_by_role("link", name="02 norms").click()
     assert page.locator("h1").inner_text() == "What do the slots' norms say?"
-    page.get_by_role("link", name="Nothing to say").click()
-    assert page.url.endswith("#finding-a.c")
+    page.get_by_role("link", name="in full below").click()
+    assert page.url.endswith("#finding-a.b")
     hashes = page.evaluate("[...document.querySelectorAll('a[href^=\"#\"]')].map(a => decodeURIComponent(a.hash.slice(1)))")
     assert [h for h in hashes if not page.evaluate("id => document.getElementById(id) !== null", h)] == []
     page.get_by_role("link", name="All reports").click()

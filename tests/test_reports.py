@@ -411,11 +411,16 @@ def test_the_index_survives_whatever_lies_in_the_folder(tmp_path):
     for i, text in enumerate(("{", "[]", "null", '{"notebooks": 3}', json.dumps(good | {"findings": [{"id": EVIL}]}), "\x00")):
         sidecar(tmp_path, "c", f"2025-01-0{i}", text)
     (tmp_path / "README.md").write_text("x")
+    for case, names in (("d", ("02_a", "04_b")), ("e", ("02_a", "08_verdict"))):
+        without = good | {"verdict": None, "notebooks": [{"name": n, "error": None} for n in names]}
+        sidecar(tmp_path, case, "2024-01-01", json.dumps(without))
     page = write_index(tmp_path).read_text()
     assert lint(page) == []
-    assert page.count("<tr>") == 1 + 8
+    assert page.count("<tr>") == 1 + 10
     assert page.index("2026-01-03") < page.index("2026-01-02 03:04:05 UTC") < page.index("2025-01-0")
     assert "✕</span> 2 fail" in page
+    assert "no verdict in this run (only 02, 04)" in page
+    assert page.count("no verdict in this run</td>") == 1  # its notebook ran and gave none
     assert "no findings.json: the run did not finish" in page
     assert "findings.json cannot be read: JSONDecodeError" in page
     assert page.count(">broke<") == 1
