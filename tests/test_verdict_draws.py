@@ -89,13 +89,13 @@ def draw(seed):
     words = {0: "embed", FINAL: "final"}
     for slot in range(places + 1):
         said = drawn.slots[slot] if rng.random() < 0.5 else rng.choice([*range(num_layers), FINAL])
-        drawn.claims.append({"slot": slot, "text": words.get(said, f"layer{said}"), "source": "the draw"})
+        drawn.claims.append({"slot": slot, "text": words.get(said, f"boundary {said}"), "source": "the draw"})
     return drawn
 
 
 def claimed(drawn, slot):
     text = drawn.claims[slot]["text"]
-    return {"embed": 0, "final": FINAL}.get(text) if "layer" not in text else int(text[5:])
+    return {"embed": 0, "final": FINAL}.get(text) if "boundary" not in text else int(text.removeprefix("boundary "))
 
 
 def investigate(folder):
