@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 CASE ?= data/example/case.toml
 export HF_HUB_OFFLINE := 1
 
-.PHONY: report test lab example bench lint setup target clean
+.PHONY: report test lab example bench pictures lint setup target clean
 
 report: setup target
 	$(BIN)/eaglelab report $(CASE)
@@ -22,6 +22,10 @@ lab: setup target
 bench: setup
 	$(BIN)/python benchmarks/fingerprint.py
 	$(BIN)/python benchmarks/replay.py
+
+# The README's picture, from the example's verdict page; needs chromium.
+pictures: setup target
+	$(BIN)/python docs/make_pictures.py
 
 lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

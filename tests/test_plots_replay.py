@@ -101,3 +101,11 @@ def test_feeds_without_an_interval_draw():
     ax = drawn(ranked_feeds(table))
     assert title(ax) == "2 of 2 feeds cannot be told from the best"
     assert [t.get_text() for t in ax.get_yticklabels()] == ["slots 0, 1", "slots 1, 0"]
+    assert not [line for line in ax.lines if len(set(line.get_xdata())) > 1]
+
+
+def test_an_interval_stays_within_what_an_acceptance_can_be():
+    rows = [("a", 9, 0.5, 0.0, 0.0, 0.0, True), ("b", 9, 0.1, 0.4, 0.2, 0.7, False)]
+    ax = drawn(ranked_feeds(pd.DataFrame(rows, columns=["variant", "n", "acceptance", "behind", "low", "high", "tied"])))
+    assert ax.lines[1].get_xdata().tolist() == pytest.approx([0, 0.3])
+    assert title(ax) == "a fits best"

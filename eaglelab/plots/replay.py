@@ -30,7 +30,8 @@ def acceptance_by_step(counts: StepCounts, ax: Axes | None = None) -> Axes:
         ax.plot(table["step"], table[kind], line, marker=marker, color=color, label=kind)
     for row in table.itertuples():
         if row.joint == row.joint:
-            ax.annotate(f"{row.joint:.2f}", (row.step, row.joint), (0, -15), textcoords="offset points", ha="center", color=TEXT)
+            below = (0, -15) if row.joint > 0.1 else (0, 7)  # else it falls on the axis
+            ax.annotate(f"{row.joint:.2f}", (row.step, row.joint), below, textcoords="offset points", ha="center", color=TEXT)
     ax.set_xticks(table["step"])
     ax.set_ylim(0, 1)
     ax.margins(x=0.15)
@@ -56,7 +57,8 @@ def ranked_feeds(table: pd.DataFrame, ax: Axes | None = None, most: int = 10) ->
     colors = [EVIDENCE if tied else OTHER for tied in shown["tied"]]
     for place, row, color in zip(y, shown.itertuples(), colors, strict=True):
         if np.isfinite([row.low, row.high]).all():
-            ax.plot([best - row.high, best - row.low], [place, place], color=color, linewidth=5, alpha=0.35, solid_capstyle="butt")
+            ends = np.clip([best - row.high, best - row.low], 0, 1)  # a wide difference leaves what an acceptance can be
+            ax.plot(ends, [place, place], color=color, linewidth=5, alpha=0.35, solid_capstyle="butt")
         ax.scatter(row.acceptance, place, color=color, marker="o" if row.tied else "x", zorder=3, s=45)
         ax.annotate(
             f"{row.acceptance:.3f}", (row.acceptance, place), (0, 8), textcoords="offset points", ha="center", color=TEXT, fontsize=8.5

@@ -101,7 +101,7 @@ def table(
     head = "".join(f'<th scope="col"{m}>{text(c) or ROW_NAME}</th>' for c, m in zip(columns, marks, strict=True))
     body = ""
     for row in rows:
-        cells = [text(number(v)) for v in row]
+        cells = [re.sub("([␣⏎])", r"\1<wbr>", text(number(v))) for v in row]  # spaces made visible are places to wrap
         names = "".join(f'<th scope="row">{c}</th>' for c in cells[:row_headers])
         body += f"<tr>{names}{''.join(f'<td{m}>{c}</td>' for c, m in list(zip(cells, marks, strict=True))[row_headers:])}</tr>"
     title = f"<caption>{text(caption)}</caption>" if caption else ""
