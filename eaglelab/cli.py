@@ -23,6 +23,14 @@ MARKS = {
 }
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+WAYS = ("auto", "forward", "sketch", "tensors")
+TABLE_ROWS = 12
+"""Rows of a long table that are printed; `--json` has all."""
+
+CASE = "a case.toml or the folder that holds it"
+DUMP = "a case, or a folder of samples"
+STEPS = "drafted steps of the replay (default: the launch line's, else 3)"
+WAY = "how the target is had: its forward, a sketch, or single tensors (default: auto = the best of what is given)"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -49,79 +57,85 @@ def build_parser() -> argparse.ArgumentParser:
 
     def command(name: str, run: Callable[[argparse.Namespace], int], help: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=help, description=help)
-        sub.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+        sub.add_argument("--json", action="store_true", help="print one JSON document (default: text)")
         sub.set_defaults(run=run)
         return sub
 
-    def reads_samples(sub: argparse.ArgumentParser) -> None:
-        sub.add_argument(
-            "--max-samples", type=count_or_all, default=32, metavar="N", help="samples read, a seeded choice over all files (0 = all)"
-        )
-        sub.add_argument("--seed", type=int, default=0)
+    def samples(sub: argparse.ArgumentParser, default: int) -> None:
+        text = f"samples of the dump that are read, a seeded choice over all files; 0 = all (default: {default})"
+        sub.add_argument("--max-samples", type=count_or_all, default=default, metavar="N", help=text)
+        sub.add_argument("--seed", type=int, default=0, metavar="N", help="seed of that choice (default: 0)")
 
-    def runs_models(sub: argparse.ArgumentParser) -> None:
-        sub.add_argument("--device", default="auto", type=device, help="auto, cpu, cuda, cuda:1, ...")
-        sub.add_argument(
-            "--dtype", default="auto", choices=DTYPES, help="of the drafter: auto (bf16 on CUDA, float32 on the CPU), float32, bfloat16"
-        )
+    def where(sub: argparse.ArgumentParser, dtype: str | None = None) -> None:
+        text = "auto, cpu, cuda, cuda:1, ... (default: auto = CUDA where there is one)"
+        sub.add_argument("--device", default="auto", type=device, metavar="D", help=text)
+        if dtype is not None:
+            sub.add_argument("--dtype", default="auto", choices=DTYPES, help=dtype)
+
+    drafters = "the drafter's (default: auto = bfloat16 on CUDA, float32 on the CPU)"
+    targets = "the target's (default: auto = as its checkpoint says)"
 
     sub = command("new", cmd_new, "write a commented case.toml into a folder")
-    sub.add_argument("directory", type=Path)
+    sub.add_argument("directory", type=Path, help="the folder; it is made if need be")
 
     sub = command("check", cmd_check, "all findings and the verdict for a case; cheap ones first")
-    sub.add_argument("case", type=Path)
-    sub.add_argument("--cheap", action="store_true", help="configs and file headers only: no torch, no dump")
-    sub.add_argument("--steps", type=count, help="drafted steps of the replay (default: the launch line's, else 3)")
-    sub.add_argument("--way", default="auto", choices=("auto", "forward", "sketch", "tensors"), help="how the target is had")
-    reads_samples(sub)
-    runs_models(sub)
+    sub.add_argument("case", type=Path, help=CASE)
+    sub.add_argument("--cheap", action="store_true", help="configs and file headers only: no torch, no dump (default: everything)")
+    sub.add_argument("--steps", type=count, metavar="K", help=STEPS)
+    sub.add_argument("--way", default="auto", choices=WAYS, help=WAY)
+    samples(sub, 32)
+    where(sub, drafters)
 
     sub = command("report", cmd_report, "run the notebooks on a case and write self-contained HTML pages")
-    sub.add_argument("case", type=Path)
-    sub.add_argument("--only", help="numbers of notebooks: 02,04")
-    sub.add_argument("-p", dest="parameters", action="append", nargs=2, metavar=("NAME", "VALUE"), default=[])
-    sub.add_argument("--out", type=Path, help="folder for the run (default: reports/)")
-    sub.add_argument("--timeout", type=count, default=1800, help="seconds a notebook may take")
+    sub.add_argument("case", type=Path, help=CASE)
+    sub.add_argument("--only", metavar="NUMBERS", help="notebooks by number: 02,04 (default: all)")
+    text = "a notebook's parameter, as in -p max_samples 64; may be given again (default: as in the notebook)"
+    sub.add_argument("-p", dest="parameters", action="append", nargs=2, metavar=("NAME", "VALUE"), default=[], help=text)
+    sub.add_argument("--out", type=Path, metavar="DIR", help="folder for the run (default: reports)")
+    sub.add_argument("--timeout", type=count, default=1800, metavar="S", help="seconds that one notebook may take (default: 1800)")
 
     sub = command("dump", cmd_dump, "health and norm fingerprint of a dump")
-    sub.add_argument("dump", type=Path, help="a case, or a folder of samples")
-    reads_samples(sub)
+    sub.add_argument("dump", type=Path, help=DUMP)
+    samples(sub, 32)
 
     sub = command("identify", cmd_identify, "which boundary of the target each slot holds")
-    sub.add_argument("dump", type=Path, help="a case, or a folder of samples")
-    sub.add_argument("--target", type=Path, help="the target's checkpoint folder")
-    sub.add_argument("--sketch", type=Path)
-    sub.add_argument("--way", default="auto", choices=("auto", "forward", "sketch", "tensors"))
-    sub.add_argument("--up-to", type=count_or_all, metavar="B", help="run the forward to this boundary only")
-    sub.add_argument("--target-dtype", default="auto")
-    sub.add_argument("--max-samples", type=count_or_all, default=4, metavar="N")
-    sub.add_argument("--seed", type=int, default=0)
-    sub.add_argument("--device", default="auto", type=device)
+    sub.add_argument("dump", type=Path, help=DUMP)
+    sub.add_argument("--target", type=Path, metavar="DIR", help="the target's checkpoint folder (default: the case's)")
+    sub.add_argument("--sketch", type=Path, metavar="FILE", help="a sketch of the target (default: the case's)")
+    sub.add_argument("--way", default="auto", choices=WAYS, help=WAY)
+    sub.add_argument("--up-to", type=count_or_all, metavar="B", help="run --target up to this boundary only (default: to the end)")
+    sub.add_argument("--target-dtype", default="auto", choices=DTYPES, help=targets)
+    samples(sub, 4)
+    where(sub)
 
     sub = command("sketch", cmd_sketch, "a small file that stands in for the target when slots are identified")
-    sub.add_argument("target", type=Path)
-    sub.add_argument("--dump", type=Path, help="a case or a dump whose samples are sketched")
-    sub.add_argument("--probe", action="store_true", help="print the token ids of an existing sketch (TARGET is the sketch file)")
-    sub.add_argument("--rows", type=count, default=64)
-    sub.add_argument("--dim", type=count, default=64)
-    sub.add_argument("--max-samples", type=count_or_all, default=4, metavar="N")
-    sub.add_argument("--seed", type=int, default=0)
-    sub.add_argument("--device", default="auto", type=device)
-    sub.add_argument("--dtype", default="auto")
-    sub.add_argument("--out", type=Path, default=Path("sketch.safetensors"))
+    sub.add_argument("target", type=Path, help="the target's checkpoint folder; with --probe a sketch")
+    text = "a case or a folder of samples, whose first rows are sketched (default: a probe text, by the target's tokenizer)"
+    sub.add_argument("--dump", type=Path, help=text)
+    text = "also write the embedding rows of all tokens of the samples that `check` reads, for `[drafter] embed` (default: not written)"
+    sub.add_argument("--embedding", type=Path, metavar="FILE", help=text)
+    text = "print the token ids of an existing sketch's texts as JSON, for an engine to dump (default: make a sketch)"
+    sub.add_argument("--probe", action="store_true", help=text)
+    sub.add_argument("--rows", type=count, default=64, metavar="N", help="first tokens of each sample that are kept (default: 64)")
+    sub.add_argument("--dim", type=count, default=64, metavar="N", help="numbers that each state is projected to (default: 64)")
+    samples(sub, 4)
+    where(sub, targets)
+    text = "(default: sketch.safetensors)"
+    sub.add_argument("--out", type=Path, default=Path("sketch.safetensors"), metavar="FILE", help=f"the file to write {text}")
 
     sub = command("replay", cmd_replay, "the drafter alone on the dump: acceptance by step, and which feed fits")
-    sub.add_argument("case", type=Path)
-    sub.add_argument("--steps", type=count)
-    reads_samples(sub)
-    runs_models(sub)
+    sub.add_argument("case", type=Path, help=CASE)
+    sub.add_argument("--steps", type=count, metavar="K", help=STEPS)
+    samples(sub, 32)
+    where(sub, drafters)
 
     sub = command("wiring", cmd_wiring, "what an engine feeds with a drafter's config, and the ids that make it feed something else")
     sub.add_argument("config", type=Path, help="the drafter's config.json or its folder")
-    sub.add_argument("--target", type=Path, required=True, help="the target's config.json or its folder")
-    sub.add_argument("--engine", required=True, help="sglang==0.5.23, vllm, specforge, ...")
-    sub.add_argument("--boundaries", help="what it should feed: 3,16,28")
-    sub.add_argument("--write", action="store_true", help="write the corrected copy beside the config")
+    sub.add_argument("--target", type=Path, required=True, metavar="CONFIG", help="the target's config.json or its folder (required)")
+    sub.add_argument("--engine", required=True, help="sglang==0.5.23, vllm, specforge, ... (required)")
+    sub.add_argument("--boundaries", metavar="B,B,B", help="what it should feed, as in 3,16,28 (default: say only what it feeds)")
+    text = "write the corrected copy beside the config, which stays as it is (default: print the difference)"
+    sub.add_argument("--write", action="store_true", help=text)
     return parser
 
 
@@ -202,7 +216,7 @@ def cmd_dump(args: argparse.Namespace) -> int:
     if len(health.table):
         print(visible(health.table.to_string(index=False, max_colwidth=100)))
     print(f"\nNorms ({prints.counted})\n{prints.slots.to_string(index=False, float_format=short)}")
-    print(f"\nFirst values\n{prints.values.to_string(index=False, float_format=short)}")
+    print(f"\nFirst values\n{first_rows(prints.values, 'rows')}")
     return 0
 
 
@@ -213,12 +227,19 @@ def cmd_identify(args: argparse.Namespace) -> int:
     from eaglelab.target.sketch import load_sketch
 
     if args.target is None and args.sketch is None:
+        if not is_case(args.dump):
+            dump_of(args.dump)  # a folder that is no dump is the first thing to say
+            raise ValueError(f"{args.dump} is no case: what are its slots compared with? Give --target DIR or --sketch FILE, or a case")
         inv = case_investigation(args.dump, max_samples=args.max_samples or None, seed=args.seed, device=args.device, way=args.way)
         found = inv.identification
     else:
         device = str(choose_device(args.device))
         if args.sketch is not None and args.way in ("auto", "sketch"):
             source = load_sketch(args.sketch)
+        elif args.way == "sketch":
+            raise ValueError("--way sketch needs --sketch, a sketch of the target")
+        elif args.target is None:
+            raise ValueError(f"--way {args.way} needs --target, the target's checkpoint folder")
         elif args.way == "tensors":
             source = TensorSource(args.target)
         else:
@@ -246,14 +267,50 @@ def cmd_sketch(args: argparse.Namespace) -> int:
     if args.probe:
         print_json(load_sketch(args.target).probe())
         return 0
-    if args.dump is None:
-        raise ValueError("--dump names the dump (or case) whose samples are sketched")
+    if args.embedding is not None and args.dump is None:
+        raise ValueError("--embedding needs --dump, the dump (or case) whose tokens' embedding rows are written")
+    dump = None if args.dump is None else dump_of(args.dump)
     source = ForwardSource(args.target, dtype=args.dtype, device=str(choose_device(args.device)))
-    samples = list(dump_of(args.dump).samples(args.max_samples, args.seed))
-    path = make_sketch(source, samples, rows=args.rows, dim=args.dim, seed=args.seed, target=args.target.name).save(args.out)
-    size = path.stat().st_size / 1e6
-    show(args, {"sketch": str(path), "mb": size}, f"{path}: {size:.1f} MB, {len(samples)} samples x {args.rows} rows")
+    texts = probe_tokens(args.target) if dump is None else [s.token_ids for s in dump.samples(args.max_samples or None, args.seed)]
+    sketch = make_sketch(source, texts, rows=args.rows, dim=args.dim, seed=args.seed, target=args.target.name, max_texts=None)
+    path = sketch.save(args.out)
+    size, kept = path.stat().st_size / 1e6, sum(len(t.token_ids) for t in sketch.texts)
+    of = "the probe text" if dump is None else f"{len(sketch.texts)} samples"
+    result, text = {"sketch": str(path), "mb": size}, [f"{path}: {size:.1f} MB, {kept} rows of {of}"]
+    if dump is None:
+        text.append(f"Dump the states of its tokens with the engine: `eaglelab sketch {path} --probe` prints their ids")
+    if args.embedding is not None:
+        count = write_embedding(args.embedding, args.target, dump, texts)
+        result |= {"embedding": str(args.embedding), "embedding_rows": count}
+        text.append(f"{args.embedding}: {count:,} rows of the embedding table; in case.toml: [drafter] embed")
+    show(args, result, "\n".join(text))
     return 0
+
+
+def probe_tokens(target: Path) -> list[Any]:
+    """The probe text as token ids [T], by the tokenizer in the target's folder. Raises ValueError where there is none."""
+    import torch
+
+    from eaglelab.target.sketch import PROBE_TEXT
+    from eaglelab.text import load_tokenizer
+
+    try:
+        tokenizer = load_tokenizer(target)
+    except ValueError as error:
+        raise ValueError(f"without --dump the probe text is sketched, which needs the target's tokenizer: {error}") from error
+    return [torch.tensor(tokenizer(PROBE_TEXT)["input_ids"])]
+
+
+def write_embedding(path: Path, target: Path, dump, texts: list[Any]) -> int:
+    """Write the embedding rows of the tokens of `texts` and of the samples that `check` reads by default; returns their number."""
+    import torch
+
+    from eaglelab.drafter.embedding import save_embedding_rows
+    from eaglelab.target import TensorSource
+
+    ids = torch.cat([*texts, *(s.token_ids for s in dump.samples(32, 0))]).unique()  # [U]
+    save_embedding_rows(path, ids, TensorSource(target).embedding_rows(ids))
+    return len(ids)
 
 
 def cmd_replay(args: argparse.Namespace) -> int:
@@ -263,7 +320,7 @@ def cmd_replay(args: argparse.Namespace) -> int:
         print_json({"ranking": ranking.table.to_dict(orient="records"), "replays": [r.to_json() for r in finalists]})
         return 0
     print(f"{inv.sampled}, judged by {finalists[0].judged_by}")
-    print(ranking.table.head(12).to_string(index=False, float_format=short))
+    print(first_rows(ranking.table, "feeds"))
     for result in finalists:
         counts, walk = result.counts, result.walk
         rates = (
@@ -272,28 +329,33 @@ def cmd_replay(args: argparse.Namespace) -> int:
             else "no whole chain"
         )
         length = f"{counts.accept_length:.3f}" if counts.accept_length else "-"
-        print(f"{result.variant.name}: accept length {length}, walk {walk.accept_length if walk else None}; marginal/joint by step {rates}")
+        walked = f"{walk.accept_length:.3f}" if walk and walk.accept_length is not None else "-"
+        print(f"{result.variant.name}: accept length {length}, walk {walked}; marginal/joint by step {rates}")
     return 0
 
 
 def cmd_wiring(args: argparse.Namespace) -> int:
-    from eaglelab.drafter.config import read_config
+    from eaglelab.drafter.config import config_path, read_config
+    from eaglelab.engines.conventions import RULES
     from eaglelab.engines.wiring_report import corrected_config, engine_wiring, write_corrected
 
     draft, target = read_config(args.config), read_config(args.target)
     fed = engine_wiring(draft, target, args.engine)
     result, text = fed.to_json(), [f"{fed.engine.title} feeds {fed.wiring} ({fed.target.architecture}, N = {fed.target.num_layers})"]
-    text += [f"  slot {r['slot']}: id {r['id']} -> {r['is']}" for r in fed.rows()]
+    text.append(f"  rule: {RULES[fed.convention.rule]}")
+    ids = ["" if r["id"] is None else f"id {r['id']} -> " for r in fed.rows()]
+    text += [f"  slot {r['slot']}: {id}{r['is']}" for r, id in zip(fed.rows(), ids, strict=True)]
     text += [f"  {line}" for line in (*fed.notes, *fed.assumptions)]
     if args.boundaries:
         wanted = parse_boundaries(args.boundaries)
-        new, diff = corrected_config(draft, wanted, target, args.engine)
+        already = fed.boundaries == tuple(wanted)
+        new, diff = (draft, "") if already else corrected_config(draft, wanted, target, args.engine)
         result |= {"corrected": new, "diff": diff}
-        text += ["", diff]
-        if args.write:
-            path = write_corrected(args.config, new, fed.engine)
+        text += ["", "already so: nothing to change" if already else diff]
+        if args.write and not already:
+            path, served = write_corrected(args.config, new, fed.engine), config_path(args.config)
             result["written"] = str(path)
-            text.append(f"written: {path}")
+            text.append(f"written: {path}\nThe engine reads {served.name}: keep a copy of that one and put this one in its place")
     elif args.write:
         raise ValueError("--write needs --boundaries: what should the engine feed?")
     show(args, result, "\n".join(text))
@@ -386,6 +448,13 @@ def visible(text: str) -> str:
 def short(value: float) -> str:
     """Four digits, for tables. pandas takes a function for columns that mix numbers and words, and not always a format."""
     return f"{value:.4g}"
+
+
+def first_rows(table, what: str) -> str:
+    """The head of a long table, and how many rows were left out."""
+    left = len(table) - TABLE_ROWS
+    text = table.head(TABLE_ROWS).to_string(index=False, float_format=short)
+    return text if left <= 0 else f"{text}\n… {left:,} more {what} (--json has all)"
 
 
 def show(args: argparse.Namespace, data: dict[str, Any], text: str) -> None:

@@ -1,14 +1,21 @@
 """The command line: shapes of the JSON, exit codes, cheap checks without torch, known answers of `wiring`."""
 
+import argparse
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 
 import pytest
+import torch
 from case_builder import build_case, draft_config, make_world, write_case
+from safetensors.torch import load_file
 
-from eaglelab.cli import main
+from eaglelab.cli import build_parser, main
+from eaglelab.drafter.embedding import load_embedding_rows
+from eaglelab.target.sketch import PROBE_TEXT, load_sketch
 from eaglelab.wiring import FINAL
 
 FINDING = {"id": str, "title": str, "status": str, "claim": str, "evidence": dict, "next": str}
@@ -149,7 +156,11 @@ def test_dump(case, run):
         assert data["format"] == "list_of_four"
         assert data["health"]["checked"] == 8
         assert [row["slot"] for row in data["slots"]] == [0, 1, 2, 3]
-    assert "8 of 8 samples looked at" in run("dump", case, text=True)[1]
+    code, out, _ = run("dump", case, text=True)
+    assert "8 of 8 samples looked at" in out
+    first = out.partition("First values\n")[2].splitlines()
+    assert len(first) == 1 + 12 + 1  # header, rows, what is left out
+    assert first[-1] == f"… {len(data['values']) - 12} more rows (--json has all)"
 
 
 def test_identify(case, world, run):
@@ -162,6 +173,34 @@ def test_identify(case, world, run):
     assert data["wiring"] == [None, None, None, FINAL]
     code, out, _ = run("identify", case, text=True)
     assert out.startswith("wiring [1, 3, 5, final]")
+
+
+def test_identify_of_a_folder_says_what_it_needs(case, tmp_path, world, run):
+    code, data, _ = run("identify", case / "dump")
+    assert code == 2
+    assert "Give --target DIR or --sketch FILE, or a case" in data["error"]
+    assert "eaglelab new" not in data["error"]
+    for command in ("identify", "dump"):
+        for what in (tmp_path / "nowhere", tmp_path):
+            code, data, _ = run(command, what)
+            assert (code, data["kind"]) == (2, "DumpError")
+            assert "Check the path" in data["error"]
+            assert "case.toml" not in data["error"]
+            assert "[dump]" not in data["error"]
+    for way, flag, other in (("sketch", "--target", "--sketch"), ("tensors", "--sketch", "--target")):
+        code, data, _ = run("identify", case / "dump", flag, world.folder, "--way", way)
+        assert (code, f"--way {way} needs {other}" in data["error"]) == (2, True)
+
+
+def test_every_option_has_a_text_and_its_default():
+    commands = next(a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction)).choices
+    for name, sub in commands.items():
+        for action in sub._actions:
+            assert action.help, (name, action.dest)
+            if action.option_strings and action.dest != "help":
+                assert "(default: " in action.help or "(required)" in action.help, (name, action.dest)
+            if isinstance(action.default, (int, str)) and action.default not in (False, argparse.SUPPRESS):
+                assert f"default: {action.default}" in action.help, (name, action.dest)
 
 
 def test_identify_prints_slots_that_cannot_be_told(tmp_path, world, run):
@@ -184,8 +223,63 @@ def test_sketch_stands_in_and_prints_its_probe(case, world, tmp_path, run):
     assert run("identify", case / "dump", "--sketch", file)[1]["wiring"] == [1, 3, 5, FINAL]
     code, data, _ = run("sketch", file, "--probe")
     assert code == 0
+    assert load_sketch(file).probe() == data
     code, data, _ = run("sketch", world.folder)
-    assert (code, "--dump names the dump" in data["error"]) == (2, True)
+    assert (code, "without --dump the probe text is sketched, which needs the target's tokenizer" in data["error"]) == (2, True)
+    code, data, _ = run("sketch", world.folder, "--embedding", tmp_path / "e.safetensors")
+    assert (code, "--embedding needs --dump" in data["error"]) == (2, True)
+
+
+def test_sketch_of_no_samples_at_all_is_one_of_all(case, world, tmp_path, run):
+    file = tmp_path / "s.safetensors"
+    run("sketch", world.folder, "--dump", case / "dump", "--max-samples", 0, "--rows", 16, "--out", file)
+    assert len(load_sketch(file).texts) == len(list((case / "dump").rglob("data_*.pt"))) == 8
+
+
+def test_sketch_writes_the_embedding_rows_that_a_case_needs(world, tmp_path, run):
+    """A case without the target, from nothing but what the command writes: the replay runs, and boundary 0 is ruled out by value."""
+    case = build_case(tmp_path / "case", world, slots=[1, 3, 5, FINAL], ids=[0, 2, 4], target="none")
+    rows = case / "embed_rows.safetensors"
+    arguments = ("sketch", world.folder, "--dump", case, "--embedding", rows, "--rows", 8, "--out", tmp_path / "s")
+    code, data, _ = run(*arguments)
+    assert (code, data["embedding"]) == (0, str(rows))
+    written = load_file(rows)
+    assert data["embedding_rows"] == len(written["token_ids"])
+    table = load_file(world.folder / "model.safetensors")["model.embed_tokens.weight"]
+    samples = [torch.load(f, weights_only=True) for f in (case / "dump").rglob("data_*.pt")]
+    every = torch.cat([torch.as_tensor(s["input_ids"]) for s in samples]).unique()
+    assert torch.equal(written["token_ids"], every)
+    assert torch.equal(written["rows"], table[every])
+    assert "rows of the embedding table; in case.toml: [drafter] embed" in run(*arguments, text=True)[1]
+    toml = case / "case.toml"
+    toml.write_text(toml.read_text().replace('embed = "rows.safetensors"', f'embed = "{rows.name}"'))
+    assert rows.name in toml.read_text()
+    assert run("replay", case, "--steps", 1)[0] == 0
+    few = load_embedding_rows(tmp_path / "s")  # a sketch will do as well, for the tokens that it has
+    assert torch.equal(few.rows, table[few.token_ids])
+    toml.write_text(toml.read_text().replace(rows.name, str(tmp_path / "s")))
+    code, data, _ = run("replay", case, "--steps", 1)
+    assert len(every) > len(few.token_ids)
+    assert code == 2
+    assert "--embedding FILE` writes the rows of all their tokens" in data["error"]
+
+
+def test_sketch_without_a_dump_sketches_the_probe_text(world, tmp_path, run):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = list(dict.fromkeys(PROBE_TEXT.split()))[:40]
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, **{w: i for i, w in enumerate(words, 1)}}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    target, file = tmp_path / "target", tmp_path / "probe.safetensors"
+    shutil.copytree(world.folder, target)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]").save_pretrained(target)
+    code, out, _ = run("sketch", target, "--out", file, text=True)
+    assert code == 0
+    assert "64 rows of the probe text" in out
+    assert f"`eaglelab sketch {file} --probe` prints their ids" in out
+    expected = [words.index(w) + 1 if w in words else 0 for w in PROBE_TEXT.split()][:64]
+    assert run("sketch", file, "--probe")[1] == [expected]
 
 
 def test_replay(case, run):
@@ -199,8 +293,12 @@ def test_replay(case, run):
     assert best["accept_length"] == pytest.approx(1 + sum(step["joint"] for step in best["steps"]))
     assert set(best["walk"]) == {"verify_steps", "accepted", "accept_length"}
     assert any(r["variant"] == "the engine's feed" for r in data["replays"])
+    rows = len(data["ranking"])
     code, out, _ = run("replay", case, text=True)
     assert "the dump's feed: accept length" in out
+    assert f"… {rows - 12} more feeds (--json has all)" in out
+    assert not re.search(r"\d\.\d{4,}; ", out)  # walk 1.509, not 1.5089820359281436
+    assert re.search(r"walk \d\.\d{3}; ", out)
 
 
 @pytest.mark.parametrize("arguments", [("--steps", "0"), ("--max-samples", "-1"), ("--dtype", "int3"), ("--device", "gpu!")])
@@ -242,6 +340,22 @@ def test_write_makes_a_copy_beside_and_leaves_the_original(configs, run):
     assert json.loads(written.read_text())["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [3, 31, 59]
     code, data, _ = run("wiring", written, "--target", configs / "target.json", "--engine", "sglang==0.5.23")
     assert data["wiring"]["engine"] == [3, 31, 59]
+
+
+def test_wiring_says_the_rule_and_that_a_copy_takes_the_originals_place(configs, run):
+    arguments = ("wiring", configs, "--target", configs / "target.json", "--engine", "sglang==0.5.23")
+    _, out, _ = run(*arguments, "--boundaries", "3,31,59", "--write", text=True)
+    assert "  rule: id k is boundary k + 1 when the first id is 1, else boundary k\n" in out
+    assert "slot 0: id 2 -> " in out
+    assert "The engine reads config.json: keep a copy of that one and put this one in its place" in out
+    assert not (configs / "config.sglang-0.5.23.json").unlink()
+    _, out, _ = run(*arguments, "--boundaries", "2,30,58", "--write", text=True)
+    assert out.endswith("already so: nothing to change\n")
+    assert not (configs / "config.sglang-0.5.23.json").exists()
+    code, data, _ = run(*arguments, "--boundaries", "2,30,58", "--write")
+    assert (code, data["diff"], data["corrected"]) == (0, "", json.loads((configs / "config.json").read_text()))
+    (configs / "config.json").write_text(json.dumps(draft_config(None)))
+    assert "id None" not in run(*arguments, text=True)[1]
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def open_dump(path: str | os.PathLike, format: str | None = None, files: dict[st
         tried.append(f"- {candidate.name}: looked for {candidate.looks_for}; " + _outcome(keys, errors))
     raise DumpError(
         f"{listing.path}: no known dump format fits. Found {listing.found()}.\n" + "\n".join(tried) + "\n"
-        "Check `[dump] path` in case.toml; `[dump] format` forces a format, `[dump] files` names the files of the raw layout.",
+        "Check the path. In a case.toml `[dump] format` forces a format, and `[dump] files` names the files of the raw layout.",
         "unknown format",
     )
 

@@ -43,13 +43,13 @@ def list_dump(path: str | os.PathLike) -> Listing:
         return Listing(path, path.parent, (path.name,))
     if not path.is_dir():
         near = next((p for p in path.parents if p.exists()), None)
-        raise DumpError(f"{path}: no such file or folder (what exists of it: {near}). Check `[dump] path` in case.toml.", "missing")
+        raise DumpError(f"{path}: no such file or folder (what exists of it: {near}). Check the path.", "missing")
     try:
         files = sorted(_walk(path), key=natural)
     except OSError as error:
         raise DumpError(f"{path}: cannot be listed: {error.strerror or error}. Check its permissions.") from error
     if not files:
-        raise DumpError(f"{path}: the folder holds no files. Check `[dump] path` in case.toml, or dump samples first.", "empty")
+        raise DumpError(f"{path}: the folder holds no files. Check the path, or dump samples first.", "empty")
     return Listing(path, path, tuple(files))
 
 

@@ -42,7 +42,7 @@ PROBE_TEXT = (
     "addressed to a house that had not been built yet, arrived on time. What would you check first? 1) the tide tables, 2) the postmark, "
     "3) the clock: def days(a, b): return abs(a - b) % 29.53"
 )
-"""A probe text for targets that have no dump yet: prose, a question, numbers, a line of code."""
+"""A probe text for targets that have no dump yet: prose, a question, numbers, a line of code. Sketched when no dump is given."""
 
 MAX_PROJECTION = 2**27
 """Entries of a projection (512 MB): dim = 64 at a width of two millions."""
@@ -130,12 +130,12 @@ class Sketch:
 
 
 def make_sketch(
-    source: Any, samples: Iterable[Any], rows: int = 64, dim: int = 64, seed: int = 0, target: str = "", max_texts: int = 8
+    source: Any, samples: Iterable[Any], rows: int = 64, dim: int = 64, seed: int = 0, target: str = "", max_texts: int | None = 8
 ) -> Sketch:
     """Sketch `source` on the first `rows` tokens of each sample.
 
     `source` has `visit` and `num_layers` as `eaglelab.target.ForwardSource`; a sample is a `Sample` or a tensor of token ids.
-    Texts with the same first rows are kept once. A target is causal, so only the first `rows` tokens are run.
+    Texts with the same first rows are kept once, and `max_texts` of them (None = all). A target is causal, so only the first `rows` tokens are run.
     Raises SketchError when no sample has a token.
     """
     if rows < 1:
