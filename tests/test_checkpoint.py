@@ -1,6 +1,7 @@
 """Checkpoints: containers, names, rows, quantised weights against hand computations, and what is said of broken ones."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -274,11 +275,20 @@ def test_missing_path_file_and_empty_folder(tmp_path):
     (empty / "config.json").write_text("{}")
     with pytest.raises(CheckpointError, match="empty: no weights in the folder"):
         open_checkpoint(empty)
+    os.mkfifo(empty / "model-1.safetensors")  # opening a pipe would wait for ever
+    with pytest.raises(CheckpointError, match="empty: no weights in the folder"):
+        open_checkpoint(empty)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("{", "not readable JSON"), ("[]", "holds a list"), ("\x00", "not readable JSON"), ('{"a":' * 9**5, "not readable JSON")],
+    [
+        ("{", "not readable JSON"),
+        ("[]", "holds a list"),
+        ("\x00", "not readable JSON"),
+        ('{"a":' * 9**5, "not readable JSON"),
+        ('{"a":' * 500 + "1" + "}" * 500, "nested too deeply"),
+    ],
 )
 def test_config_that_is_no_object(tmp_path, text, said):
     (tmp_path / "config.json").write_text(text)

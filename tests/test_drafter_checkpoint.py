@@ -279,6 +279,10 @@ def test_files_that_are_no_weights(tmp_path, monkeypatch):
         load_drafter(tmp_path / "nowhere", device="cpu")
     with pytest.raises(DrafterError, match="no such folder"):
         read_header(tmp_path / "nowhere")
+    os.mkfifo(empty / "pipe.safetensors")  # opening a pipe would wait for ever
+    (empty / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"fc.weight": "pipe.safetensors"}}))
+    with pytest.raises(DrafterError, match=r"pipe\.safetensors: not readable .no such file"):
+        read_header(empty)
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,13 @@ def test_reading_the_file(tmp_path):
         path.write_text(json.dumps(SPECFORGE | absurd))
         with pytest.raises(DrafterConfigError, match=r"config\.json: .* 65, expected at most 64"):
             read_config(path)
+    for depth, nested in ((99, False), (900, True)):  # 900 are read, and end whatever copies them
+        path.write_text(json.dumps(SPECFORGE)[:-1] + ', "x": ' + "[" * depth + "]" * depth + "}")
+        if nested:
+            with pytest.raises(DrafterConfigError, match="is nested too deeply"):
+                read_config(path)
+        else:
+            assert read_config(path)["hidden_size"] == 64
     path.write_text("[" * 50_000)
     with pytest.raises(DrafterConfigError, match="is not JSON"):
         read_config(path)

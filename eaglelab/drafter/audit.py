@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelab.drafter.config import DrafterConfig
-from eaglelab.weight_map import read_weight_map
+from eaglelab.outside_json import read_weight_map
 
 Header = dict[str, tuple[tuple[int, ...], str]]
 """Tensor name -> (shape, dtype as safetensors spells it)."""
@@ -137,6 +137,8 @@ def read_header(folder: str | Path) -> Header | None:
         raise DrafterError(f"{folder}: no weights; looked for {SINGLE}, {INDEX}, pytorch_model.bin, found {found}")
     header: Header = {}
     for name in files:
+        if not (folder / name).is_file():  # nor a pipe, which would be waited on for ever
+            raise DrafterError(f"{folder / name}: not readable (no such file); is it cut short or missing? Copy it again.")
         try:
             with safe_open(folder / name, framework="np") as shard:
                 for key in shard.keys():  # noqa: SIM118 - safe_open is no dict

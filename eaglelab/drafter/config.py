@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from eaglelab.outside_json import too_deep
+
 IDS_KEY = "eagle_aux_hidden_state_layer_ids"
 FAMILIES = ("specforge", "speculators", "modelopt", "angelslim", "eagle")
 
@@ -131,6 +133,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
         raise DrafterConfigError(f"{path} is not JSON: {error}") from None
     if not isinstance(config, dict):
         raise DrafterConfigError(f"{path}: got a JSON {type(config).__name__}, expected an object with the config's keys")
+    if too_deep(config):
+        raise DrafterConfigError(f"{path} is nested too deeply to be a config")
     check_slots(config, str(path))
     return config
 

@@ -60,7 +60,7 @@ def load_embedding_rows(path: str | Path) -> EmbeddingRows:
     from safetensors.torch import load_file
 
     if not Path(path).is_file():  # nor a pipe, which would be waited on for ever
-        raise EmbeddingError(f"{path}: no such file; {HOW}")
+        raise EmbeddingError(f"{path}: no such file (a folder or a pipe is none); {HOW}")
     try:
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:

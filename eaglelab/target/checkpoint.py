@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eaglelab.outside_json import read_weight_map, too_deep
 from eaglelab.target.errors import CheckpointError
 from eaglelab.target.names import EMBEDDINGS, HEADS, NORMS, count_layers, find_tensor, outside_layers
 from eaglelab.target.quantised import FLOATS, dequantise, is_quantised, logical_names, logical_shape
 from eaglelab.target.shards import TorchShard, open_shard, row_spans
-from eaglelab.weight_map import read_weight_map
 
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 SINGLES = ("model.safetensors", "pytorch_model.bin")
@@ -247,7 +247,8 @@ def _find_tensors(path: Path) -> dict[str, str]:
             except ValueError as error:
                 raise CheckpointError(str(error)) from error
     files = [path / name for name in SINGLES if (path / name).is_file()][:1]
-    files = files or sorted(path.glob("*.safetensors")) or sorted(path.glob("pytorch_model*.bin"))
+    for pattern in ("*.safetensors", "pytorch_model*.bin"):
+        files = files or sorted(file for file in path.glob(pattern) if file.is_file())
     if not files:
         raise CheckpointError(
             f"{path.name}: no weights in the folder; expected model.safetensors, pytorch_model.bin, or shards of either with an index"
@@ -260,6 +261,8 @@ def _read_json(file: Path) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"), object_hook=_float_or_object)
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file.parent.name}/{file.name} is not readable JSON: {error}") from error
+    if too_deep(content):
+        raise CheckpointError(f"{file.parent.name}/{file.name} is nested too deeply to be a config")
     if not isinstance(content, dict):
         raise CheckpointError(f"{file.parent.name}/{file.name} holds a {type(content).__name__}, expected an object")
     return content

@@ -1,11 +1,22 @@
-"""The index of a sharded checkpoint, read without torch: it comes with a download and is believed in nothing."""
+"""JSON that comes with a download, read without torch and believed in nothing: how deep it is nested, where an index leads."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin")
+MAX_DEPTH = 100
+"""Objects inside of objects. Real configs have 5; what copies or walks one by recursion ends at a few hundred."""
+
+
+def too_deep(value: Any) -> bool:
+    """Whether lists and objects are nested more than `MAX_DEPTH` deep."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [inner for v in level if isinstance(v, (dict, list)) for inner in (v.values() if isinstance(v, dict) else v)]
+    return bool(level)
 
 
 def read_weight_map(index: Path) -> dict[str, str]:
