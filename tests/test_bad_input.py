@@ -143,6 +143,13 @@ def empty_file(file):
     file.write_bytes(b"")
 
 
+def huge_id(file):
+    def change(sample):
+        sample["input_ids"] = [10**30, *sample["input_ids"].tolist()[1:]]
+
+    edit_sample(file, change)
+
+
 def wrong_width(file):
     edit_sample(file, lambda s: s.update(hidden_states=[torch.cat([h, h], 1) for h in s["hidden_states"]]))
 
@@ -169,6 +176,7 @@ BAD_FILES = {
     no_response: ("no response tokens", ""),
     huge_token: ("token", ""),
     negative_token: ("token", ""),
+    huge_id: ("not a sample", "64 bits"),
 }
 
 
@@ -204,6 +212,15 @@ def test_nothing_but_bad_files_is_an_unusable_dump(spoil, case, run):
     assert finding(data, "replay.works")["status"] == "cannot_tell"
     assert finding(data, "drafter.complete")["status"] == "pass"
     assert not os.path.exists("/tmp/eaglelab-test-must-not-exist")
+
+
+def test_a_pipe_in_a_dump_is_never_waited_for(case, run):
+    bad = samples_of(case)[2]
+    bad.unlink()
+    os.mkfifo(bad)
+    code, data = run("dump", case)
+    assert code == 0
+    assert data["health"]["checked"] == len(samples_of(case)) - 1
 
 
 def test_a_dump_of_another_width_than_the_drafter(case, run):
@@ -293,6 +310,9 @@ def test_no_weights_at_all(case, run):
         (json.dumps(draft_config(IDS) | {"eagle_config": 3}), "expected an object"),
         (json.dumps(draft_config(IDS) | {"eagle_config": {"eagle_aux_hidden_state_layer_ids": "2,3"}}), "expected a list of integers"),
         (json.dumps(draft_config(IDS) | {"draft_vocab_size": 10**6}), "at most vocab_size 48"),
+        (json.dumps(draft_config(IDS) | {"num_aux_hidden_states": 10**8, "fc_norm": True}), "expected at most 64"),
+        (json.dumps(draft_config([0, 2] * 30_000)), "is 60000, expected at most 64"),
+        ('{"x": ' + "[" * 900 + "]" * 900 + "}", "nested too deeply"),
     ],
 )
 def test_a_drafter_config_that_is_none(text, says, case, run):
