@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,7 +42,7 @@ def choose_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
 
 
 def load_drafter(
-    folder: str | Path, *, device: str = "auto", dtype: str | torch.dtype = "auto", lm_head: Tensor | None = None
+    folder: str | Path, *, device: str = "auto", dtype: str | torch.dtype = "auto", lm_head: Any = None
 ) -> tuple[Drafter, Audit]:
     """The drafter of a folder, ready to replay, and the audit of its tensors.
 
@@ -62,7 +63,8 @@ def load_drafter(
         problems.append(f"{audit.borrowed[0]} is borrowed from the target, whose lm_head is not given")
     if problems:
         raise DrafterError(f"{folder}: " + "; ".join(problems) + _names_near(audit))
-    drafter = Drafter(config)
+    with torch.device("meta"):  # no memory and no random numbers for what is loaded next
+        drafter = Drafter(config)
     try:
         state = read_state(checkpoint, set(drafter.state_dict()))
     except CheckpointError as error:
@@ -73,13 +75,12 @@ def load_drafter(
         state["d2t"] = check_d2t(state["d2t"], config, folder)
     else:
         state["d2t"] = torch.zeros(config.draft_vocab_size, dtype=torch.int64)
-    drafter.load_state_dict(state, strict=False)  # the audit has compared every name
     place = choose_device(device)
     kind = choose_dtype(dtype, place)
-    drafter.to(place)
-    for parameter in drafter.parameters():
-        parameter.data = parameter.data.to(kind)
-        parameter.requires_grad_(False)
+    for name in state:  # one at a time: no second copy of the whole drafter
+        state[name] = state[name].to(place) if name == "d2t" else state[name].to(place, kind)
+    drafter.load_state_dict(state, strict=False, assign=True)  # the audit has compared every name
+    drafter.to(place).requires_grad_(False)  # the rotary's tables move
     return drafter.eval(), audit
 
 
@@ -91,12 +92,12 @@ def check_runs(config: DrafterConfig, folder: Path) -> None:
         raise DrafterError(f"{folder}: {config.num_layers} draft layers; the replay runs drafters of one layer")
 
 
-def check_borrowed(lm_head: Tensor, config: DrafterConfig, folder: Path) -> Tensor:
-    """The target's lm_head, [Vd, H]. Raises DrafterError where its shape is another."""
+def check_borrowed(lm_head: Any, config: DrafterConfig, folder: Path) -> Tensor:
+    """The target's lm_head, [Vd, H], a tensor or one on disk (`Checkpoint.lazy`). Raises DrafterError where its shape is another."""
     expected = (config.draft_vocab_size, config.hidden_size)
     if tuple(lm_head.shape) != expected:
         raise DrafterError(f"{folder}: the borrowed lm_head is {list(lm_head.shape)}, the drafter's config implies {list(expected)}")
-    return lm_head
+    return lm_head[: expected[0]]
 
 
 def check_d2t(d2t: Tensor, config: DrafterConfig, folder: Path) -> Tensor:

@@ -12,13 +12,18 @@ trainers' own code in tests/test_drafter_oracles.py and against a sequential dra
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eaglelab.drafter.config import DrafterConfig, DrafterConfigError
+
+LOGIT_BYTES = 64 * 2**20
+"""Draft logits of one block of rows, in float32."""
 
 
 class RMSNorm(nn.Module):
@@ -59,8 +64,19 @@ class StepOutput:
     """[R, H] the state that the next step starts from."""
     spoken: Tensor
     """[R, H] the state that lm_head reads."""
-    logits: Tensor
-    """[R, Vd] over the draft vocabulary."""
+    lm_head: nn.Linear
+
+    @cached_property
+    def logits(self) -> Tensor:
+        """[R, Vd] over the draft vocabulary, all rows at once: 170 MB for 1,300 rows and 32,000 tokens. See `blocks`."""
+        return self.lm_head(self.spoken)
+
+    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """(rows, their logits [r, Vd]) in blocks of bounded memory; none is kept."""
+        size = max(16, LOGIT_BYTES // (4 * self.lm_head.out_features))
+        for first in range(0, len(self.spoken), size):
+            part = slice(first, min(first + size, len(self.spoken)))
+            yield part, self.lm_head(self.spoken[part])
 
 
 class DraftLayer(nn.Module):
@@ -126,7 +142,8 @@ class Drafter(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
         self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64))
-        self.rotary = Rotary(config)
+        with torch.device("cpu"):  # its tables are computed, not loaded: never on the meta device
+            self.rotary = Rotary(config)
 
     def slot_product(self, place: int, states: Tensor) -> Tensor:
         """One slot's part of the fused input: its (normed) states through its columns of fc. states: [R, Ht] -> [R, H].
@@ -143,7 +160,9 @@ class Drafter(nn.Module):
 
     def fuse(self, products: list[Tensor], states: list[Tensor]) -> Tensor:
         """The drafter's first hidden state, [R, H], from each slot's product [R, H] and (for `norm_before_fc`) its states [R, Ht]."""
-        fused = torch.stack([p.float() for p in products]).sum(0)  # [R, H]
+        fused = products[0].float()  # [R, H]
+        for product in products[1:]:
+            fused = fused + product
         if self.config.norm_before_fc:
             square = sum(s.float().pow(2).sum(-1, keepdim=True) for s in states)  # [R, 1]
             fused = fused * torch.rsqrt(square / self.fc.in_features + self.input_norm.eps)
@@ -152,10 +171,10 @@ class Drafter(nn.Module):
         return fused.to(products[0].dtype)
 
     def speak(self, hidden: Tensor, flags: Flags) -> StepOutput:
-        """hidden: [R, H], the layer's output -> logits and the state for the next step."""
+        """hidden: [R, H], the layer's output -> what lm_head reads and the state for the next step."""
         normed = self.norm(hidden)
         spoken = hidden if flags.skip_final_norm else normed
-        return StepOutput(normed if flags.post_norm_recurrence else hidden, spoken, self.lm_head(spoken))
+        return StepOutput(normed if flags.post_norm_recurrence else hidden, spoken, self.lm_head)
 
     @property
     def target_ids(self) -> Tensor:

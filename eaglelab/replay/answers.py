@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from eaglelab.dumps import Sample
-from eaglelab.target.head import target_argmax
+from eaglelab.target.head import target_argmax, target_choice
 from eaglelab.target.norms import FinalNorm
 
+if TYPE_CHECKING:
+    from eaglelab.target.checkpoint import Checkpoint
+
+LARGE_HEAD = 512 * 2**20
+"""Bytes from which a head stays on disk and is read slice by slice."""
 PROBE_ROWS = 256  # rows that decide between "norm it first" and "as it is"
 
 
@@ -18,10 +24,23 @@ PROBE_ROWS = 256  # rows that decide between "norm it first" and "as it is"
 class TargetHead:
     """The target's output head, for turning its last state into its choice of token."""
 
-    lm_head: Tensor
-    """[V, H]."""
+    lm_head: Tensor | Any
+    """[V, H]: a tensor, or one on disk (`Checkpoint.lazy`)."""
     norm: FinalNorm | None = None
     """The final norm; None where it is not at hand."""
+    scale: float = 1.0
+    """What the target multiplies its logits with."""
+    softcap: float | None = None
+    """The bound that the target's tanh holds its logits to."""
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, norm: FinalNorm | None = None) -> TargetHead:
+        """The head of a checkpoint, left on disk where it is large, with what its config does to the logits."""
+        name, config = checkpoint.head_name, checkpoint.text_config
+        rows, width = checkpoint.shape(name)
+        lm_head = checkpoint.lazy(name) if 2 * rows * width >= LARGE_HEAD else checkpoint.tensor(name)
+        scale = float(config.get("logit_scale") or 1.0) / float(config.get("logits_scaling") or 1.0)
+        return cls(lm_head, norm, scale, config.get("final_logit_softcapping"))
 
 
 @dataclass(frozen=True)
@@ -29,9 +48,8 @@ class Answers:
     """The right token after each position of one sample."""
 
     token: Tensor
-    """[T] int64: what should follow position t. Where there is no lm_head the last one is -1: no text follows."""
-    logsumexp: Tensor | None
-    """[T] float32 of the target's logits, for probabilities; None without lm_head."""
+    """[T] int64: what should follow position t; -1 where nobody said. With lm_head that is at positions that no trained token touches,
+    without it at the last one: no text follows."""
     agrees: tuple[int, int]
     """(positions, of n) of the trained text at which the token is the text's own next token. (n, n) by definition without lm_head."""
 
@@ -45,33 +63,66 @@ class Judge:
         self.norm_last: bool | None = None
         """Whether the last state still needs the final norm: measured on the first samples that are asked for."""
         self._answers: dict[str, Answers] = {}
+        self._logsumexp: dict[str, Tensor] = {}
 
     @property
     def judged_by(self) -> str:
         return "the text's token" if self.head is None else "the target's argmax"
 
     def answers(self, samples: list[Sample], device: str = "cpu") -> list[Answers]:
-        """The right tokens of each sample."""
-        if self.head is not None and self.norm_last is None:
-            self.norm_last, _ = last_state_needs_norm(samples[:4], self.last, self.head)
-        for sample in samples:
-            if sample.key not in self._answers:
-                self._answers[sample.key] = self._answer(sample, device)
+        """The right tokens of each sample. The head is read once for all samples that are new."""
+        new = [s for s in samples if s.key not in self._answers]
+        if self.head is None:
+            self._answers |= {s.key: _text_answers(s) for s in new}
+        elif new:
+            asked = [touched_positions(s) for s in new]
+            tokens = target_choice(self.states(new, asked, device), self.head.lm_head).cpu().split([len(a) for a in asked])
+            for sample, positions, said in zip(new, asked, tokens, strict=True):
+                token = torch.full_like(sample.token_ids, -1)
+                token[positions] = said
+                self._answers[sample.key] = Answers(token, _agreement(sample, token))
         return [self._answers[s.key] for s in samples]
 
-    def states(self, sample: Sample, device: str = "cpu") -> Tensor:
-        """[T, H] the last state as lm_head wants it."""
-        states = sample.slots[self.last].to(device)
-        return self.head.norm(states).to(states.dtype) if self.norm_last else states
+    def logsumexp(self, samples: list[Sample], device: str = "cpu") -> dict[str, Tensor]:
+        """[T] float32 of the target's logits by sample key, for probabilities; infinite (probabilities of 0) where no answer is asked for."""
+        new = [s for s in samples if s.key not in self._logsumexp]
+        if new:
+            asked, head = [touched_positions(s) for s in new], self.head
+            found = target_argmax(self.states(new, asked, device), head.lm_head, scale=head.scale, softcap=head.softcap)[1].cpu()
+            for sample, positions, values in zip(new, asked, found.split([len(a) for a in asked]), strict=True):
+                self._logsumexp[sample.key] = torch.full((len(sample.token_ids),), torch.inf)
+                self._logsumexp[sample.key][positions] = values
+        return self._logsumexp
 
-    def _answer(self, sample: Sample, device: str) -> Answers:
-        ids, says = sample.token_ids, trained_positions(sample)[1:]
-        n = int(says.sum())
-        if self.head is None:
-            return Answers(torch.cat([ids[1:], ids.new_tensor([-1])]), None, (n, n))
-        token, logsumexp = target_argmax(self.states(sample, device), self.head.lm_head)
-        token = token.cpu()
-        return Answers(token, logsumexp.cpu(), (int((token[:-1] == ids[1:])[says].sum()), n))
+    def states(self, samples: list[Sample], positions: list[Tensor], device: str = "cpu") -> Tensor:
+        """[R, H] the last states at some positions of each sample, one sample after the other, as lm_head wants them."""
+        if self.norm_last is None:
+            self.norm_last, _ = last_state_needs_norm(samples[:4], self.last, self.head)
+        states = torch.cat([s.slots[self.last][at] for s, at in zip(samples, positions, strict=True)]).to(device)
+        if self.norm_last:
+            for block in states.split(1024):  # the norm works in float32
+                block.copy_(self.head.norm(block))
+        return states
+
+
+def _text_answers(sample: Sample) -> Answers:
+    token = torch.cat([sample.token_ids[1:], sample.token_ids.new_tensor([-1])])
+    n = int(trained_positions(sample)[1:].sum())
+    return Answers(token, (n, n))
+
+
+def _agreement(sample: Sample, token: Tensor) -> tuple[int, int]:
+    """(trained positions at which the text is the target's choice, of n)."""
+    says = trained_positions(sample)[1:]
+    return int((token[:-1] == sample.token_ids[1:])[says].sum()), int(says.sum())
+
+
+def touched_positions(sample: Sample) -> Tensor:
+    """[n] int64: positions whose next token is asked for: those of the trained tokens (a drafted token is held against it) and those
+    before them (what the target would have written in the text's place)."""
+    trained = trained_positions(sample)
+    before = torch.cat([trained[1:], trained.new_zeros(1)]) if len(trained) else trained
+    return (trained | before).nonzero()[:, 0]
 
 
 def trained_positions(sample: Sample) -> Tensor:
@@ -92,8 +143,8 @@ def last_state_needs_norm(samples: list[Sample], last: int, head: TargetHead) ->
     for sample in samples:
         positions = trained_positions(sample)[1:].nonzero()[:, 0][: PROBE_ROWS // max(1, len(samples)) + 1]
         states = sample.slots[last][positions]
-        for name, rows in (("as it is", states), ("normed", head.norm(states))):
-            token, _ = target_argmax(rows, head.lm_head)
-            agree = int((token.cpu() == sample.token_ids[positions + 1]).sum())
+        both = torch.cat([states, head.norm(states).to(states.dtype)])
+        right = (target_choice(both, head.lm_head).view(2, -1) == sample.token_ids[positions + 1]).sum(1).tolist()
+        for name, agree in zip(counts, right, strict=True):
             counts[name] = (counts[name][0] + agree, counts[name][1] + len(positions))
     return counts["normed"][0] > counts["as it is"][0], counts

@@ -8,7 +8,7 @@ choice after position t+1+k.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,12 @@ from eaglelab.progress import progress
 from eaglelab.replay.answers import Answers, Judge, trained_positions
 from eaglelab.replay.variants import EMBEDDING, Source, Variant
 from eaglelab.replay.walk import walk_sample
+from eaglelab.target.head import adjust, head_rows
 
 BATCH_ROWS = 4096
-"""Rows packed into one pass; longer samples make a pass of their own."""
+"""Rows packed into one pass at most; longer samples make a pass of their own."""
+BATCH_BYTES = 2**30
+"""States and products with fc that one pass keeps for its variants: sets the rows of a pass, and what is dropped and made again."""
 
 
 @dataclass(frozen=True)
@@ -165,18 +168,22 @@ def replay(
     table = embed.to(device, dtype)
     outcomes: list[list[SampleOutcome]] = [[] for _ in variants]
     shares: list[list[Tensor]] = [[] for _ in variants]
-    groups = list(batches(samples, BATCH_ROWS))
+    groups = list(batches(samples, min(BATCH_ROWS, rows_that_fit(drafter, variants))))
+    judge.answers(list(samples), str(device))  # of all samples at once: the head is read once
+    scores = _Probabilities(drafter, list(samples), judge) if probabilities else None
     bar = progress(range(len(groups) * len(variants)), "replay")
     for group in groups:
         batch = _Batch(drafter, group, table, device, dtype)
-        answers = judge.answers(group, str(device))
-        plan = _Plan(group, answers, batch.packed, steps)
-        scores = _Probabilities(drafter, group, answers, judge, plan) if probabilities else None
-        for i, variant in enumerate(variants):
-            next(bar)
-            fused, share = batch.fuse(variant)
-            shares[i].append(share)
-            outcomes[i] += plan.run(drafter, batch.packed, fused, table, variant, scores)
+        plan = _Plan(group, judge.answers(group), batch.packed, steps)
+        if scores is not None:
+            scores.start(group, plan)
+        for alike in same_chains(variants):
+            fused, share = batch.fuse(variants[alike[0]])
+            drafts = plan.draft(drafter, batch.packed, fused, table, variants[alike[0]], scores)
+            for i in alike:
+                next(bar)
+                shares[i].append(share)
+                outcomes[i] += plan.outcomes(drafts, draft_to_target(drafter, variants[i]), drafter.config.vocab_size)
     known = all(s.loss_mask is not None for s in samples)
     return [
         Replay(v, steps, tuple(o), judge.judged_by, known, tuple(_mean_shares(s)))
@@ -213,6 +220,33 @@ def batches(samples: Iterable[Sample], rows: int) -> Iterator[list[Sample]]:
         yield group
 
 
+def rows_that_fit(drafter: Drafter, variants: Sequence[Variant]) -> int:
+    """Rows whose states and products with fc stay within BATCH_BYTES, for all variants."""
+    products = {key for v in variants for key in places_of(v)}
+    config, size = drafter.config, drafter.fc.weight.element_size()
+    width = len(products) * config.hidden_size + len({source for _, source, _ in products}) * config.target_hidden_size
+    return max(1, BATCH_BYTES // (size * max(1, width)))
+
+
+def places_of(variant: Variant) -> list[tuple[int, Source, int]]:
+    """(place of fc, source, rows late) of each place."""
+    late = variant.state_shift or (0,) * len(variant.feed)
+    return [(place, source, by) for place, (source, by) in enumerate(zip(variant.feed, late, strict=True))]
+
+
+def same_chains(variants: Sequence[Variant]) -> list[list[int]]:
+    """Variants that draft the same ids and only read them by another vocabulary map, together."""
+    alike: dict[Variant, list[int]] = {}
+    for i, variant in enumerate(variants):
+        alike.setdefault(replace(variant, identity_vocabulary=False, label=""), []).append(i)
+    return list(alike.values())
+
+
+def draft_to_target(drafter: Drafter, variant: Variant) -> Tensor:
+    """[Vd] int64, CPU: the target's id of each draft id, as a variant reads them."""
+    return torch.arange(drafter.config.draft_vocab_size) if variant.identity_vocabulary else drafter.target_ids.cpu()
+
+
 class _Batch:
     """Packed states of a few samples, and each slot's product with each place of fc, computed once and shared by all variants."""
 
@@ -222,6 +256,7 @@ class _Batch:
         self.packed = Packed.of([s.token_ids for s in samples], device)
         self._states: dict[Source, Tensor] = {}
         self._products: dict[tuple[int, Source, int], Tensor] = {}
+        self._norms: dict[tuple[int, Source, int], Tensor] = {}
 
     def states(self, source: Source) -> Tensor:
         """[M, Ht] of one source."""
@@ -239,20 +274,30 @@ class _Batch:
         rows = torch.arange(len(states), device=states.device)
         return states[rows - torch.minimum(self.packed.positions, torch.tensor(by, device=states.device))]
 
-    def product(self, place: int, source: Source, late: int) -> Tensor:
-        key = (place, source, late)
+    def product(self, key: tuple[int, Source, int]) -> Tensor:
+        """[M, H] one place's part of the fused input. The oldest ones are dropped beyond BATCH_BYTES."""
         if key not in self._products:
-            self._products[key] = self.drafter.slot_product(place, self._late(self.states(source), late))  # [M, H]
+            place, source, late = key
+            product = self.drafter.slot_product(place, self._late(self.states(source), late))  # [M, H]
+            kept = [*self._states.values(), *self._products.values(), product]
+            while self._products and sum(t.nbytes for t in kept) > BATCH_BYTES:
+                dropped = self._products.pop(next(iter(self._products)))
+                kept = [t for t in kept if t is not dropped]
+            self._products[key] = product
+            self._norms[key] = torch.linalg.vector_norm(product, dim=-1, dtype=torch.float32).sum()
         return self._products[key]
 
     def fuse(self, variant: Variant) -> tuple[Tensor, Tensor]:
-        """The fused input [M, H] of a variant, and each place's mean product norm [S]."""
-        late = variant.state_shift or (0,) * len(variant.feed)
-        products = [self.product(p, s, by) for p, (s, by) in enumerate(zip(variant.feed, late, strict=True))]
-        states = [self._late(self.states(s), by) for s, by in zip(variant.feed, late, strict=True)]
+        """The fused input [M, H] of a variant, and the sum of each place's product norms [S]."""
+        keys = places_of(variant)
+        products = [self.product(key) for key in keys]
+        norms = torch.stack([self._norms[key] for key in keys])
+        states = [self._late(self.states(s), by) for _, s, by in keys] if self.drafter.config.norm_before_fc else []
         for place in variant.zeroed:
-            products[place], states[place] = torch.zeros_like(products[place]), torch.zeros_like(states[place])
-        return self.drafter.fuse(products, states), torch.stack([p.float().norm(dim=-1).sum() for p in products])
+            products[place], norms[place] = torch.zeros_like(products[place]), 0.0
+            if states:
+                states[place] = torch.zeros_like(states[place])
+        return self.drafter.fuse(products, states), norms
 
 
 class _Plan:
@@ -275,8 +320,10 @@ class _Plan:
         offsets = packed.starts[:-1]
         device = packed.token_ids.device
         self.packed_rows = torch.cat([r + o for r, o in zip(self.rows, offsets, strict=True)]).to(device)
+        self.last_row = packed.last_row[self.packed_rows]
+        self.sizes = [len(r) for r in self.rows]
 
-    def run(
+    def draft(
         self,
         drafter: Drafter,
         packed: Packed,
@@ -284,31 +331,29 @@ class _Plan:
         table: EmbeddingRows,
         variant: Variant,
         scores: _Probabilities | None,
-    ) -> list[SampleOutcome]:
-        """Outcomes of each sample under one variant."""
-        draft_ids = torch.arange(drafter.config.draft_vocab_size, device=fused.device)
-        to_target = draft_ids if variant.identity_vocabulary else drafter.target_ids
+    ) -> _Drafts:
+        """What the chains of all samples draft under one variant."""
         chains = draft_chains(
             drafter, packed, fused, table, self.packed_rows, self.steps, token_shift=variant.token_shift, flags=variant.flags
         )
-        drafted, confidence, p_drafted, overlap = [], [], [], []
+        shape = (self.steps, len(self.packed_rows))
+        ids, numbers = torch.empty(shape, dtype=torch.int64), torch.zeros(3, *shape)
         for step, output in enumerate(chains):
-            top, choice = output.logits.max(-1)  # [R]
-            confidence.append((top.float() - output.logits.float().logsumexp(-1)).exp().cpu())
-            drafted.append(to_target[choice].cpu())
-            if scores is not None:
-                p, both = scores.step(step, output.logits, choice)
-                p_drafted.append(p.cpu())
-                overlap.append(both.cpu())
-        in_vocabulary = torch.zeros(max(drafter.config.vocab_size, int(to_target.max()) + 1), dtype=torch.bool)
-        in_vocabulary[to_target.cpu()] = True
-        return self._split(variant, torch.stack(drafted), torch.stack(confidence), p_drafted, overlap, in_vocabulary)
+            for part, logits in output.blocks():
+                top, choice = logits.max(-1)  # [r]
+                ids[step, part] = choice.cpu()
+                if scores is not None:
+                    numbers[1, step, part], numbers[2, step, part] = scores.of(step, part, logits, choice)
+                spread = logits.float().sub_(top[:, None]) if logits.dtype != torch.float32 else logits.sub_(top[:, None])
+                numbers[0, step, part] = spread.exp_().sum(-1).reciprocal().cpu()
+        return _Drafts(ids, numbers[0], *(numbers[1:] if scores is not None else (None, None)))
 
-    def _split(self, variant, drafted, confidence, p_drafted, overlap, in_vocabulary) -> list[SampleOutcome]:
-        """Packed [K, R] results, cut into samples."""
-        sizes = [len(r) for r in self.rows]
-        columns = [drafted.split(sizes, 1), confidence.split(sizes, 1)]
-        columns += [torch.stack(x).split(sizes, 1) if x else [None] * len(sizes) for x in (p_drafted, overlap)]
+    def outcomes(self, drafts: _Drafts, to_target: Tensor, vocab_size: int) -> list[SampleOutcome]:
+        """Outcomes of each sample, the draft ids read by one vocabulary map [Vd]."""
+        in_vocabulary = torch.zeros(max(vocab_size, int(to_target.max()) + 1), dtype=torch.bool)
+        in_vocabulary[to_target] = True
+        tables = (to_target[drafts.ids], drafts.confidence, drafts.p_drafted, drafts.overlap)
+        columns = [[None] * len(self.sizes) if x is None else x.split(self.sizes, 1) for x in tables]
         outcomes = []
         for i, (sample, answer) in enumerate(zip(self.samples, self.answers, strict=True)):
             counted, wanted, mine = self.counted[i], self.wanted[i], columns[0][i]
@@ -332,32 +377,40 @@ class _Plan:
         return outcomes
 
 
+@dataclass(frozen=True)
+class _Drafts:
+    """What all chains of a pass draft, [K, R] each, on the CPU."""
+
+    ids: Tensor
+    """int64, draft ids."""
+    confidence: Tensor
+    p_drafted: Tensor | None
+    overlap: Tensor | None
+
+
 class _Probabilities:
     """The target's probabilities over the draft vocabulary at each step, from its last states."""
 
-    def __init__(self, drafter: Drafter, samples: list[Sample], answers: list[Answers], judge: Judge, plan: _Plan) -> None:
-        device = drafter.fc.weight.device
-        self.head = judge.head.lm_head[drafter.target_ids.cpu()].to(device).float()  # [Vd, H]
-        self.states = [judge.states(s).float() for s in samples]
-        self.logsumexp = [a.logsumexp for a in answers]
-        self.plan, self.device = plan, device
+    def __init__(self, drafter: Drafter, samples: list[Sample], judge: Judge) -> None:
+        self.judge, self.device = judge, drafter.fc.weight.device
+        self.head = head_rows(judge.head.lm_head, drafter.target_ids.cpu()).to(self.device)  # [Vd, H], in its own dtype
+        self.logsumexp = judge.logsumexp(samples, str(self.device))
 
-    def step(self, step: int, logits: Tensor, choice: Tensor) -> tuple[Tensor, Tensor]:
-        """(target's probability of each drafted token [R], overlap sum_v min(p, q) [R]) at one step."""
-        states, lse = [], []
-        for rows, x, z in zip(self.plan.rows, self.states, self.logsumexp, strict=True):
-            source = (rows + 1 + step).clamp(max=len(x) - 1)
-            states.append(x[source])
-            lse.append(z[source])
-        states, lse = torch.cat(states).to(self.device), torch.cat(lse).to(self.device)
-        p_drafted, overlap = torch.empty(len(states)), torch.empty(len(states))
-        for first in range(0, len(states), 512):  # [512, Vd] at a time
-            part = slice(first, first + 512)
-            p = (states[part] @ self.head.T - lse[part, None]).exp()  # [r, Vd]; sums to the draft vocabulary's share
-            q = logits[part].float().softmax(-1)
-            p_drafted[part] = p.gather(1, choice[part, None])[:, 0].cpu()
-            overlap[part] = torch.minimum(p, q).sum(-1).cpu()
-        return p_drafted, overlap
+    def start(self, samples: list[Sample], plan: _Plan) -> None:
+        """Go on to the samples of one pass."""
+        everything = [torch.arange(len(s.token_ids)) for s in samples]
+        self.states = self.judge.states(samples, everything, str(self.device))  # [M, H]
+        self.normaliser = torch.cat([self.logsumexp[s.key] for s in samples]).to(self.device)  # [M]
+        self.rows, self.last_row = plan.packed_rows, plan.last_row
+
+    def of(self, step: int, part: slice, logits: Tensor, choice: Tensor) -> tuple[Tensor, Tensor]:
+        """(target's probability of each drafted token [r], overlap sum_v min(p, q) [r]) of some rows at one step, on the CPU."""
+        source = torch.minimum(self.rows[part] + 1 + step, self.last_row[part])
+        states = self.states[source].float()
+        z = torch.cat([states @ block.float().T for block in self.head.split(4096)], dim=1)  # [r, Vd]
+        p = (adjust(z, self.judge.head.scale, self.judge.head.softcap) - self.normaliser[source, None]).exp()  # sums to the share of Vd
+        q = logits.float().softmax(-1)
+        return p.gather(1, choice[:, None])[:, 0].cpu(), torch.minimum(p, q).sum(-1).cpu()
 
 
 def _sums(table: np.ndarray) -> tuple[int, ...]:

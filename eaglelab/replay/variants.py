@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations
+from itertools import combinations, islice, permutations, product
+from math import perm
 
 from eaglelab.drafter.model import Flags
 
+MOST_ORDERS = 64
+"""Orders of slots that are compared: 8 slots in 7 places would have 40,320."""
 EMBEDDING = "embedding"
 Source = int | str
 """A slot of the dump, or EMBEDDING: the embedding row of the row's own token (boundary 0)."""
@@ -48,9 +51,31 @@ class Variant:
         return "; ".join(parts)
 
 
-def slot_orders(slots: Iterable[int], places: int) -> list[Variant]:
-    """Every ordered choice of `places` slots out of the dump's: 24 for three places and four slots."""
-    return [Variant(feed) for feed in permutations(slots, places)]
+def slot_orders(slots: Iterable[int], places: int, base: Sequence[int] | None = None, limit: int = MOST_ORDERS) -> list[Variant]:
+    """Ordered choices of `places` slots out of the dump's: all of them (24 for three places and four slots), or where these are more
+    than `limit`, those that a mistake makes of `base` (by default the first slots), likelier mistakes first."""
+    slots = tuple(slots)
+    if perm(len(slots), places) <= limit:
+        return [Variant(feed) for feed in permutations(slots, places)]
+    near = mistakes(slots, tuple(base or slots[:places]))
+    return [Variant(feed) for feed in islice(dict.fromkeys(near), limit)]
+
+
+def mistakes(slots: Sequence[int], base: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The base feed; every place one slot up or down; turned round and rotated; two places swapped; one slot replaced by an unused one;
+    all ascending choices."""
+    yield base
+    places = range(len(base))
+    for by in (1, -1):
+        if all(s + by in slots for s in base):
+            yield tuple(s + by for s in base)
+    yield base[::-1]
+    yield from (base[by:] + base[:by] for by in (1, len(base) - 1))
+    for p, q in combinations(places, 2):
+        yield tuple(base[{p: q, q: p}.get(i, i)] for i in places)
+    for p, other in product(places, [s for s in slots if s not in base]):
+        yield (*base[:p], other, *base[p + 1 :])
+    yield from combinations(slots, len(base))
 
 
 def places_changed(base: Variant) -> list[Variant]:
