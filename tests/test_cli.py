@@ -9,12 +9,13 @@ import subprocess
 import sys
 
 import pytest
+import tiny_models
 import torch
 from case_builder import build_case, draft_config, make_world, write_case
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from eaglelab.cli import build_parser, main
-from eaglelab.drafter.embedding import load_embedding_rows
+from eaglelab.drafter.embedding import EmbeddingError, load_embedding_rows
 from eaglelab.target.sketch import PROBE_TEXT, load_sketch
 from eaglelab.wiring import FINAL
 
@@ -262,6 +263,26 @@ def test_sketch_writes_the_embedding_rows_that_a_case_needs(world, tmp_path, run
     assert len(every) > len(few.token_ids)
     assert code == 2
     assert "--embedding FILE` writes the rows of all their tokens" in data["error"]
+
+
+def test_embedding_rows_are_those_of_the_table_where_the_target_scales_them(case, tmp_path, run):
+    """Gemma multiplies by sqrt(H) = 8 before layer 0: that is boundary 0, which the sketch keeps, and not what a drafter is given."""
+    target = tiny_models.make_model("gemma", tmp_path / "gemma", **tiny_models.COMMON)
+    file, rows = tmp_path / "s", tmp_path / "e"
+    assert run("sketch", target, "--dump", case / "dump", "--out", file, "--embedding", rows, "--rows", 8)[0] == 0
+    table = load_file(target / "model.safetensors")["model.embed_tokens.weight"]
+    raw, scaled = load_embedding_rows(rows), load_embedding_rows(file)
+    assert torch.equal(raw.rows, table[raw.token_ids])
+    assert torch.allclose(scaled.rows, table[scaled.token_ids] * 8)
+
+
+def test_a_file_without_embedding_rows_says_how_to_make_one(tmp_path):
+    how = "eaglelab sketch TARGET --dump DUMP --embedding FILE"
+    for name, tensors in (("none", {"token_ids": torch.zeros(0).long(), "rows": torch.zeros(0, 4)}), ("other", {"x": torch.ones(2)})):
+        save_file(tensors, tmp_path / name)
+    for name, said in (("none", "with n > 0, got"), ("other", f"or a sketch, found only .'x'.; `{how}"), ("gone", f"no such file .*{how}")):
+        with pytest.raises(EmbeddingError, match=said):
+            load_embedding_rows(tmp_path / name)
 
 
 def test_sketch_without_a_dump_sketches_the_probe_text(world, tmp_path, run):
