@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -584,11 +585,13 @@ def weight_bytes(folder) -> int:
 
 
 def relative_to_case(case: Case, path) -> str:
-    """A path as the case's reader knows it: relative to the case where it lies inside."""
+    """A path as the case's reader knows it: relative to the case where it lies inside, else its folder's name and its own, no more: reports
+    are passed round, and a folder right under /home or /Users is somebody's name."""
     try:
         return path.resolve().relative_to(case.root.resolve()).as_posix()
     except ValueError:
-        return "/".join(path.parts[-2:])
+        mine = path.parent == Path.home() or path.parent.parent.name in ("home", "Users")
+        return path.name if mine else "/".join(path.parts[-2:])
 
 
 def _first_slot_of(wiring: Sequence[Boundary]) -> dict[Any, Any]:
