@@ -11,6 +11,8 @@ from torch import Tensor
 
 SCORE_BYTES = 64 * 2**20
 """Scores of one block of chains. They are changed in place, so the peak is little more than twice this, whatever T is."""
+BLOCK_CHAINS = 128
+"""Chains of one block at most: short blocks meet fewer prefix rows that lie beyond their own."""
 
 
 def chain_attention(q: Tensor, prefix_k: Tensor, prefix_v: Tensor, own_k: Tensor, own_v: Tensor, last: Tensor) -> Tensor:
@@ -23,14 +25,16 @@ def chain_attention(q: Tensor, prefix_k: Tensor, prefix_v: Tensor, own_k: Tensor
     kv_heads = prefix_k.shape[1]
     keys, values = prefix_k.float(), prefix_v.float()  # [T, kv, D]
     positions = torch.arange(keys.shape[0], device=q.device)
-    block = max(16, SCORE_BYTES // (4 * heads * max(1, keys.shape[0])))
+    block = min(BLOCK_CHAINS, max(16, SCORE_BYTES // (4 * heads * max(1, keys.shape[0]))))
+    edges = last[::block].tolist()  # the first chain's last row of each block
     out = torch.empty_like(q)
     for first in range(0, rows, block):
         part = slice(first, min(first + block, rows))
         seen = int(last[part][-1]) + 1  # later prefix rows are masked for all chains of the block
         chains = q[part].float().unflatten(1, (kv_heads, heads // kv_heads)) * width**-0.5  # [r, kv, group, D]
         scores = torch.einsum("rkgd,tkd->rkgt", chains, keys[:seen])  # [r, kv, group, seen], the only large tensor
-        scores.masked_fill_(positions[:seen] > last[part, None, None, None], float("-inf"))
+        beyond = edges[first // block] + 1  # up to here all chains of the block see everything
+        scores[..., beyond:].masked_fill_(positions[beyond:seen] > last[part, None, None, None], float("-inf"))
         own = torch.einsum("rkgd,rjkd->rkgj", chains, own_k[part].float())  # [r, kv, group, J]
         top = torch.cat([scores.detach().amax(-1, keepdim=True), own.detach()], dim=-1).amax(-1, keepdim=True)  # no gradient: it cancels
         scores.sub_(top).exp_()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -41,14 +42,14 @@ class Packed:
             starts.append(starts[-1] + len(ids))
         return cls(torch.cat(samples).to(device), tuple(starts))
 
-    @property
+    @cached_property
     def positions(self) -> Tensor:
         """[M] int64: each row's place in its sample."""
         lengths = torch.tensor(self.starts).diff()
         first = torch.tensor(self.starts[:-1]).repeat_interleave(lengths)
         return (torch.arange(self.starts[-1]) - first).to(self.token_ids.device)
 
-    @property
+    @cached_property
     def last_row(self) -> Tensor:
         """[M] int64: the last row of the sample that each row belongs to."""
         lengths = torch.tensor(self.starts).diff()

@@ -165,7 +165,7 @@ def replay(
     if embed.width != drafter.config.hidden_size:
         raise EmbeddingError(f"{embed.source}: rows are {embed.width} wide, the drafter's hidden_size is {drafter.config.hidden_size}")
     device, dtype = drafter.fc.weight.device, drafter.fc.weight.dtype
-    table = embed.to(device, dtype)
+    table = embed if (embed.rows.device, embed.rows.dtype) == (device, dtype) else embed.to(device, dtype)
     outcomes: list[list[SampleOutcome]] = [[] for _ in variants]
     shares: list[list[Tensor]] = [[] for _ in variants]
     groups = list(batches(samples, min(BATCH_ROWS, rows_that_fit(drafter, variants))))
