@@ -558,11 +558,10 @@ class Investigation:
 
     def _rows(self) -> EmbeddingRows:
         if self.embedding is None:
-            raise NotGiven(
-                "embedding rows",
-                "the replay needs the embedding of every token of the samples: `[drafter] embed` names a file with them, or give "
-                "`[target] path` (most drafter checkpoints carry no embedding table)",
-            )
+            from eaglelab.drafter.embedding import HOW
+
+            need = "the replay needs the embedding of every token of the samples, and most drafter checkpoints carry no table"
+            raise NotGiven("embedding rows", f"{need}: give `[target] path`, or {HOW}")
         return self.embedding
 
 
