@@ -8,6 +8,8 @@ import torch
 from safetensors.torch import save_file
 from tiny_drafters import H, V, tiny_drafter, tiny_embedding, tiny_sample
 
+import eaglelab.drafter.model as model
+import eaglelab.replay.run as run
 from eaglelab.replay import Judge, TargetHead, Variant, answers, rank_feeds, replay, slot_orders
 from eaglelab.replay.answers import touched_positions
 from eaglelab.target import FinalNorm, open_checkpoint, target_argmax
@@ -155,3 +157,17 @@ def test_a_ranking_says_how_many_orders_it_compared():
     for orders, says in ((slot_orders(range(4), 3), "24 of 24 orders"), (slot_orders(range(4), 3, limit=5), "5 of 24 orders")):
         variants = [own, engine, Variant(("embedding", 0, 1)), *(v for v in orders if v.feed != BASE.feed)]
         assert rank_feeds(tiny_drafter(), samples, tiny_embedding(), variants, steps=1)[0].compared == says
+
+
+def test_small_budgets_change_nothing(monkeypatch):
+    """Every product dropped at once, a pass a sample, logits 16 rows at a time."""
+    samples = [tiny_sample("a", 40, 4, seed=1), tiny_sample("b", 30, 2, seed=2)]
+    variants = [*slot_orders(range(4), 3), replace(BASE, identity_vocabulary=True)]
+    wide = replay(tiny_drafter(), samples, tiny_embedding(), variants, steps=3)
+    monkeypatch.setattr(run, "BATCH_BYTES", 1)
+    monkeypatch.setattr(model, "LOGIT_BYTES", 1)
+    for one, other in zip(wide, replay(tiny_drafter(), samples, tiny_embedding(), variants, steps=3), strict=True):
+        assert one.counts == other.counts
+        assert one.shares == pytest.approx(other.shares, rel=1e-5)
+    drafted = [wide[i].outcomes[0].drafted for i in (0, -1)]
+    assert (tiny_drafter().target_ids.numpy()[drafted[1]] == drafted[0]).all()  # one chain, read by two maps
