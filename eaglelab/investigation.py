@@ -310,7 +310,7 @@ class Investigation:
         if self.case.target.path is None:
             return None
         tensors = TensorSource(self.case.target.path)
-        return TargetHead(tensors.checkpoint.tensor(tensors.checkpoint.head_name), tensors.norm)
+        return TargetHead.of(tensors.checkpoint, tensors.norm)
 
     # -- the drafter ------------------------------------------------------------------------------------------------------
 
@@ -473,7 +473,7 @@ class Investigation:
         named = [self.feeds.dump]
         if self.feeds.engine is not None and self.feeds.engine.feed != self.feeds.dump.feed:
             named.append(self.feeds.engine)
-        orders = slot_orders(range(len(self.samples[0].slots)), len(self.feeds.dump.feed))
+        orders = slot_orders(range(len(self.samples[0].slots)), len(self.feeds.dump.feed), base=self.feeds.dump.feed)
         if self.embedding_fits:
             orders += with_embedding(self.feeds.dump.feed)
         taken = {v.feed for v in named}

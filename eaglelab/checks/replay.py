@@ -104,7 +104,7 @@ def order(inv: Investigation) -> Iterator[Finding]:
         title=title,
         status=status,
         claim=f"The dump's feed: slots {list(inv.dump.feed.aux)} in this order.",
-        evidence=f"{len(names)} feeds (every order of slots, and the embedding put in) over {inv.sampled}; paired differences resampled by sample, corrected "
+        evidence=f"{len(names)} feeds ({ranking.compared}, and the embedding put in) over {inv.sampled}; paired differences resampled by sample, corrected "
         f"for all pairs. Best: {names[0]} ({ranking.table['acceptance'].iloc[0]:.1%}). Cannot be told from the best: {_listed(tied)}.",
         numbers={
             "ranking": ranking.table.head(12).to_dict(orient="records"),

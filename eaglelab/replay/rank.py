@@ -13,13 +13,12 @@ from math import perm
 import numpy as np
 import pandas as pd
 
+from eaglelab.acceptance import FEW_SAMPLES
 from eaglelab.dumps import Sample
 from eaglelab.replay.run import Replay, replay
 from eaglelab.replay.variants import EMBEDDING, Variant
 
 RESAMPLES = 2000
-FEW_SAMPLES = 5
-"""Below this many samples, resampling says nothing about the next sample: everything is `cannot tell`."""
 FINALISTS = 3
 
 
