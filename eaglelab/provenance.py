@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglelab.case import SECTIONS, Case
-from eaglelab.investigation import relative_to_case
+from eaglelab.opened import relative_to_case
 
 PACKAGES = ("eaglelab", "torch", "transformers", "safetensors", "numpy", "pandas", "matplotlib", "papermill", "nbconvert", "sglang", "vllm")
 HERE = Path(__file__).resolve().parent
