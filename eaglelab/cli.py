@@ -186,7 +186,10 @@ def check_json(findings: list[Finding], said, inv, cheap: bool = False) -> dict[
 
 
 def cmd_report(args: argparse.Namespace) -> int:
-    from eaglelab.reports.run import run_report
+    try:
+        from eaglelab.reports.run import run_report
+    except ModuleNotFoundError as missing:
+        raise ValueError(f"reports need the workbook's packages ({missing.name} is absent): pip install 'eaglelab[notebooks]'") from missing
 
     say = None if args.json else print
     result = run_report(args.case, only=args.only, parameters=dict(args.parameters), out=args.out, timeout=args.timeout, say=say)

@@ -158,6 +158,7 @@ for command in commands:
     for form in ([], ["--json"]):
         code = main([*command, *form])
         assert code == 0, (command, code)
+assert main(["report", case]) == 2
 print("all ran")
 """
 
@@ -170,6 +171,7 @@ def test_the_core_runs_without_jupyter_matplotlib_or_an_engine(tmp_path):
     done = python(BLOCKED, case, case / "drafter", case / "target-config.json", world.folder)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.endswith("all ran\n")
+    assert "pip install 'eaglelab[notebooks]'" in done.stderr
 
 
 # -- the repository's small files ---------------------------------------------------------------------------------------------------
