@@ -211,10 +211,18 @@ class Investigation(OpenedCase):
         table = ranking.table
         if ranking.note or bool(table["tied"].all()) or table["acceptance"].iloc[0] <= 2 * self.constant_guess:
             return None
-        if 0 in ranking.tied:  # variant 0 is the dump's own feed
-            return self.feeds.dump.feed
         best = self.variants[ranking.order[0]].feed
+        if 0 in ranking.tied:  # variant 0 is the dump's own feed
+            return best if self.engine_fits_better else self.feeds.dump.feed
         return best if all(isinstance(s, str) or s < len(self.samples[0].slots) for s in best) else None
+
+    @cached_property
+    def engine_fits_better(self) -> bool:
+        """Whether the engine's feed beats the dump's: one pair named beforehand, so without the correction for many."""
+        from eaglelab.replay import difference
+
+        served = self.replay_named("the engine's feed")
+        return served is not None and difference(self.own_replay, served)[2] < 0
 
     @cached_property
     def constant_guess(self) -> float:

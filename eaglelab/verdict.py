@@ -87,7 +87,7 @@ def _another_feed(by_id: dict[str, Finding], inv: Investigation) -> Verdict | No
     """The dump's feed differs from the engine's, and the replay says that the drafter fits another feed than the dump's: then the feed,
     not the engine's config, is what is out of order."""
     order, served = by_id.get("replay.order"), by_id.get("replay.engine")
-    better = served is not None and served.status is PASS and served.numbers.get("interval", [0, 0])[1] < 0
+    better = served is not None and served.status is PASS and inv.engine_fits_better
     if not better and (order is None or order.status is not FAIL):
         return None
     fits, fed = inv.drafter_wiring, inv.engine_wiring.wiring

@@ -31,11 +31,12 @@ def engine_feeds(inv: Investigation) -> Iterator[Finding]:
         return
     fed = inv.engine_wiring
     lost = [slot for slot, b in enumerate(fed.wiring) if b is None]
-    ids = f"layer ids {fed.ids}" if fed.ids is not None else "no layer ids, so its default"
+    ids = f"layer ids {fed.ids}" if fed.ids is not None else "no layer ids: the engine takes its default"
     broken = bool(lost) or not fed.captures_boundaries
     yield Finding(
         id="wiring.engine",
-        title=f"{fed.engine.title} feeds boundaries {fed.wiring} with {inv.draft_config_name}",
+        title=f"{fed.engine.title} feeds boundaries {fed.wiring} with {inv.draft_config_name}"
+        + (" (one of its two model runners: see config.ids_runner)" if any("model runner" in n for n in fed.notes) else ""),
         status=Status.FAIL if broken else Status.CANNOT_TELL if fed.assumptions else Status.PASS,
         claim=f"{inv.draft_config_name} says {ids}" + (f" ({fed.key})" if fed.key else ""),
         evidence=" ".join(

@@ -93,9 +93,10 @@ def order(inv: Investigation) -> Iterator[Finding]:
         status, title = Status.CANNOT_TELL, f"Which order of slots the drafter fits cannot be told: {why}"
     elif fits:
         others = [n for n in tied if n != "the dump's feed"]
-        title = "No order of slots fits the drafter better than the dump's own" + (
-            f"; {len(others)} cannot be told from it" if others else ""
-        )
+        first = names[0] == "the dump's feed"
+        title = "No order of slots fits the drafter better than the dump's own" + ("" if first else " beyond doubt")
+        title += f"; {len(others)} cannot be told from it" if others else ""
+        title += "" if first else f", and {names[0].removeprefix('feed ')} is ahead"
         status = Status.PASS
     else:
         status, title = Status.FAIL, f"The drafter fits another feed better than the dump's: {names[0]}"
@@ -164,7 +165,7 @@ def engine_feed(inv: Investigation) -> Iterator[Finding]:
         numbers={"difference": gap, "interval": [low, high], "dump_feed": own.to_json(), "engine_feed": served.to_json()},
         next="Make the engine feed what the drafter was trained on: see wiring.match."
         if low > 0
-        else "The engine's feed fits better than the dump's: see replay.order."
+        else "The engine's feed fits better than the dump's: `[dump] feed` names the slots in another order than the drafter was trained on."
         if high < 0
         else "The replay does not tell these two feeds apart: the slots that differ may hardly be used (replay.slots), or more samples tell.",
     )

@@ -104,7 +104,9 @@ def _ids_finding(inv: Investigation, claim: Claim, ids: list[int]) -> Finding:
     meant, held = Wiring(fed.boundaries), None if inv.dump is None else inv.dump_wiring.select(inv.dump.feed.aux)
     told = held is not None and held.known
     same = told and held == meant
-    end = f", which the dump {'holds' if same else 'does not hold'}" if told else "; what the dump holds cannot be told"
+    moved = told and not same and sorted(map(str, held)) == sorted(map(str, meant))
+    end = f", which the dump {'holds' if same else 'feeds in another order' if moved else 'does not hold'}"
+    end = end if told else "; what the dump holds cannot be told"
     return Finding(
         f"wiring.claims.{claim.key}",
         f"{ids} means boundaries {meant} to {inv.engine.title}{end}",
@@ -195,14 +197,16 @@ def match(inv: Investigation) -> Iterator[Finding]:
             next=inv.identification.next_step,
         )
         return
-    same = held == fed.wiring
+    same, aux = held == fed.wiring, tuple(inv.dump.feed.aux)
+    in_order = aux == tuple(range(len(aux)))
     ids = {str(e): _ids_for(inv, held, e) for e in _engines(inv)}
     mine = ids[str(fed.engine)]
     if ids.get(fed.engine.name) == mine and fed.engine.version is not None:
         del ids[fed.engine.name]  # the newest version wants the same
     yield Finding(
         id="wiring.match",
-        title=f"{fed.engine.title} feeds {fed.wiring}, " + ("as the dump holds" if same else f"the dump holds {held}"),
+        title=f"{fed.engine.title} feeds {fed.wiring}, "
+        + ("as the dump holds" if same else f"the dump holds {held}" if in_order else f"the dump's feed (slots {list(aux)}) is {held}"),
         status=Status.PASS if same else Status.FAIL,
         claim=f"{inv.draft_config_name} says " + (f"layer ids {fed.ids}." if fed.ids is not None else "no layer ids."),
         evidence="Slot by slot: " + "; ".join(f"{_said(a)} fed, {_said(b)} trained on" for a, b in zip_all(fed.wiring, held)) + ".",

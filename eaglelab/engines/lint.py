@@ -82,7 +82,7 @@ def _nothing_found(s: _Subject) -> Finding:
         id="config.flags",
         title=f"{s.title} reads every flag of the drafter's config that changes what it computes",
         status=Status.PASS,
-        claim=f"Set: {', '.join(flag for flag in UNREAD if getattr(s.drafter, flag, False)) or 'none of them'}.",
+        claim=f"In effect: {', '.join(flag for flag in UNREAD if getattr(s.drafter, flag, False)) or 'none of them'}.",
         evidence="Each key was looked up in the table of what this engine honours.",
     )
 

@@ -64,7 +64,8 @@ class EngineWiring:
 
     def rows(self) -> list[dict[str, Any]]:
         """One row a slot, for a table: slot, id, boundary, in words."""
-        in_order = self.ids is not None and self.ids == sorted(set(self.ids))  # else reordered or collapsed: no id belongs to a slot
+        # Reordered, collapsed or not all captured: then it is not said which id belongs to which slot.
+        in_order = self.ids is not None and self.ids == sorted(set(self.ids)) and self.wiring.known and len(self.ids) == len(self.wiring)
         ids = self.ids if in_order else [None] * len(self.wiring)
         words = [boundary_name(b, self.target.num_layers) if b is not None else "not captured" for b in self.wiring]
         return [{"slot": s, "id": ids[s], "boundary": b, "is": words[s]} for s, b in enumerate(self.wiring)]
