@@ -120,17 +120,6 @@ def ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def wilson(right: int, n: int, z: float = Z95) -> tuple[float, float] | None:
-    """Wilson score interval of a rate from independent trials. Tokens of one sample are correlated: where a decision hangs on it,
-    resample by sample instead (`eaglelab.replay.rank`)."""
-    if n == 0:
-        return None
-    p, z2 = right / n, z * z
-    centre = (p + z2 / (2 * n)) / (1 + z2 / n)
-    half = z / (1 + z2 / n) * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
 def ratio_interval(parts: Sequence[float], wholes: Sequence[float]) -> tuple[float, float]:
     """95 % interval of sum(parts) / sum(wholes), each sample one observation: linearised ratio, Student's t for the few samples there are.
 

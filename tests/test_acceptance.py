@@ -11,7 +11,6 @@ from eaglelab.acceptance import (
     accept_length_from_joint,
     accept_length_from_sglang_rate,
     ratio_interval,
-    wilson,
 )
 
 
@@ -69,12 +68,6 @@ def test_sglang_rate_changed_in_april_2026():
 def test_histogram():
     assert accept_length_from_histogram([2, 1, 1]) == 1 + (0 * 2 + 1 * 1 + 2 * 1) / 4
     assert accept_length_from_histogram([]) is None
-
-
-def test_wilson_interval_matches_a_published_value():
-    low, high = wilson(8, 10)  # Wilson 1927; e.g. statsmodels proportion_confint(8, 10, method="wilson")
-    assert (low, high) == pytest.approx((0.4902, 0.9433), abs=1e-4)
-    assert wilson(0, 0) is None
 
 
 def test_ratio_interval_is_students_on_equal_samples():

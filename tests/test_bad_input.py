@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import shutil
+import tempfile
 
 import pytest
 import torch
@@ -116,11 +117,14 @@ def test_a_case_file_that_is_none(text, says, tmp_path, run):
 # -- the dump -----------------------------------------------------------------------------------------------------------------------
 
 
+RAN = os.path.join(tempfile.gettempdir(), f"eaglelab-code-that-ran-{os.getpid()}")
+
+
 class Foreign:
     """What a pickle may carry: loading it must run nothing."""
 
     def __reduce__(self):
-        return os.mkdir, ("/tmp/eaglelab-test-must-not-exist",)
+        return os.mkdir, (RAN,)
 
 
 def text_file(file):
@@ -196,7 +200,7 @@ def test_one_bad_file_is_a_row_and_the_rest_goes_on(spoil, case, run):
     assert "1 with errors" in finding(data, "dump.health")["title"]
     assert data["wiring"]["dump"] == SLOTS
     assert data["verdict"]["stage"] in ("none found", "dump", "cannot tell")
-    assert not os.path.exists("/tmp/eaglelab-test-must-not-exist")
+    assert not os.path.exists(RAN)
 
 
 @pytest.mark.parametrize("spoil", [text_file, truncated, foreign, plain_pickle, empty_file], ids=lambda f: f.__name__)
@@ -211,7 +215,7 @@ def test_nothing_but_bad_files_is_an_unusable_dump(spoil, case, run):
     assert code in (1, 3)
     assert finding(data, "replay.works")["status"] == "cannot_tell"
     assert finding(data, "drafter.complete")["status"] == "pass"
-    assert not os.path.exists("/tmp/eaglelab-test-must-not-exist")
+    assert not os.path.exists(RAN)
 
 
 def test_a_pipe_in_a_dump_is_never_waited_for(case, run):

@@ -17,15 +17,6 @@ from eaglelab.target.tensors import TensorSource
 from eaglelab.wiring import FINAL, Wiring
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """These tensors are too small to share: two threads on a busy machine wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def target():
     return TinyTarget()

@@ -125,13 +125,6 @@ def test_a_dollar_sign_is_no_formula():
     assert title(ax) == "costs $5 and $x^{"
 
 
-def test_use_style_sets_the_look_for_later_figures():
-    with mpl.rc_context():
-        style.use_style()
-        assert plt.rcParams["savefig.dpi"] == 200
-        assert not plt.rcParams["axes.spines.top"]
-
-
 def test_a_long_title_leaves_no_single_word_over():
     ax = style.finish(style.axes(None), "word " * 13, "", "")
     first, second = ax.get_title(loc="left").split("\n")

@@ -15,14 +15,6 @@ from eaglelab.target.sketch import PROBE_TEXT, SketchError, load_sketch, make_sk
 from eaglelab.wiring import FINAL, Wiring
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def target():
     return TinyTarget()

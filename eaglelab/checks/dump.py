@@ -88,6 +88,7 @@ def last_state(inv: Investigation) -> Iterator[Finding]:
     from eaglelab.replay.answers import last_state_needs_norm
 
     needs, counts = last_state_needs_norm(inv.samples[:4], slot, inv.head)
+    inv.judge.norm_last = needs  # measured once: the replay judges by the same way
     rates = {name: (right / n if n else None) for name, (right, n) in counts.items()}
     best, other = ("normed", "as it is") if needs else ("as it is", "normed")
     near = rates[best] is None or rates[best] < 0.5

@@ -12,7 +12,7 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
+ORANGE, SKY, GREEN = "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILLION, PURPLE, BLACK, GREY = "#0072B2", "#D55E00", "#CC79A7", "#000000", "#8A8A8A"
 
 DRAFT, VERIFY, OTHER = ORANGE, BLUE, GREY
@@ -51,11 +51,6 @@ RULES = {
     "svg.hashsalt": "eaglelab",  # the same figure gives the same bytes
     "axes.prop_cycle": mpl.cycler(color=[*SLOTS, GREY]),
 }
-
-
-def use_style() -> None:
-    """Set the shared look for all figures made after this."""
-    plt.rcParams.update(RULES)
 
 
 def slot_color(slot: int, slots: int = 1) -> str | tuple[float, float, float, float]:
