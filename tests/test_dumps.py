@@ -97,16 +97,18 @@ def test_choice_is_seeded_and_reaches_every_shard(sharded):
 
 
 def test_layer_ids_of_the_metadata_are_claims_with_their_convention(sharded):
-    (claim,) = open_dump(sharded).claims
-    assert claim.startswith("data_config.json says that the slots are layer ids [2, 30, 58, 60]. Up to speculators 0.4")
-    assert claim in set(check_health(open_dump(sharded)).table["detail"])
+    implied = open_dump(sharded).implied
+    assert (implied.layer_ids, implied.framework, implied.last_state) == ((2, 30, 58, 60), "speculators==0.4.0", "N")
+    (detail,) = check_health(open_dump(sharded)).table.query("what == 'claim'")["detail"]
+    assert detail.startswith("speculators 0.3 to 0.4 writes such files: layer ids [2, 30, 58, 60]; the last state is before the final norm")
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"hidden_states": 3}', '{"hidden_states": {"layer_ids": ["a"]}}', "[" * 100_000])
 def test_broken_metadata_is_a_note_and_the_dump_still_opens(sharded, text):
     (sharded / "data_config.json").write_text(text)
     dump = open_dump(sharded)
-    assert dump.claims == []
+    assert dump.implied.layer_ids is None
+    assert not dump.implied.certain
     assert "data_config.json" in dump.notes[0]
 
 
@@ -239,9 +241,9 @@ def test_unknown_layout_says_what_was_looked_for_and_found(tmp_path):
         open_dump(tmp_path)
     text = str(error.value)
     assert "no known dump format fits. Found 2 files: 1 .pt, 1 .txt" in text
-    assert "list_of_four: looked for torch files" in text
-    assert "hidden_states is one tensor [3, 4] of float32, expected a list of tensors" in text
-    assert "raw_folders: looked for one folder a sample with aux_0.pt" in text
+    assert "- list_of_four: .pt files that hold a dict with input_ids [T], hidden_states (a list" in text
+    assert "data_0.pt holds a dict with hidden_states (one tensor [3, 4] of float32), input_ids (one tensor [3] of int64)." in text
+    assert "- raw_folders: one folder a sample with aux_0.pt" in text
 
 
 def test_unknown_format_name_suggests_the_nearest(tmp_path):
@@ -310,8 +312,16 @@ BAD_FILES = {
     "other zip": (_other_zip, "damaged or not a torch file", "unreadable"),
     "foreign": (_edited(extra=fractions.Fraction(1, 2)), r"\(fractions.Fraction\).*\[dump\] allow_pickle = true", "foreign objects"),
     "bare pickle": (lambda p: p.write_bytes(pickle.dumps(print)), "damaged|foreign|Python objects", None),
-    "a tensor": (lambda p: torch.save(torch.zeros(2), p), r"holds one tensor \[2\] of float32, expected a dict", "not a sample"),
-    "no ids": (_edited(input_ids=None), "has no input_ids; its keys are: hidden_states, loss_mask", "not a sample"),
+    "a tensor": (
+        lambda p: torch.save(torch.zeros(2), p),
+        r"holds one tensor \[2\] of float32; expected a dict with input_ids",
+        "not a sample",
+    ),
+    "no ids": (
+        _edited(input_ids=None),
+        r"holds a dict with hidden_states \(a list of 4, the first one tensor .*\), loss_mask \(one tensor \[6\] of int64\); expected",
+        "not a sample",
+    ),
     "float ids": (_edited(input_ids=torch.zeros(T)), "input_ids is float32, expected integer token ids", "not a sample"),
     "one slot": (_edited(hidden_states=[torch.zeros(T, H)]), "holds 1 tensors, expected two or more", "not a sample"),
     "int slot": (
@@ -382,7 +392,7 @@ def test_bad_file_is_skipped_with_a_plain_reason(tmp_path, name):
 def test_every_file_bad_is_an_error_unless_the_format_is_forced(tmp_path):
     for i in range(3):
         _truncate(tmp_path / f"data_{i}.pt")
-    with pytest.raises(DumpError, match=r"3 candidates, none of 3 tried is a sample. The first: .*data_0.pt: the file is cut off"):
+    with pytest.raises(DumpError, match=r"Found 3 files: 3 .pt. None of 3 tried is a sample. The first: .*data_0.pt: the file is cut off"):
         open_dump(tmp_path)
     dump = open_dump(tmp_path, format="list_of_four")
     with pytest.raises(DumpError, match=r"none of 3 samples could be read. The first: .*cut off"):

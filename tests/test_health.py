@@ -168,7 +168,7 @@ def test_unreadable_truncated_and_empty_files_are_rows(tmp_path):
     assert "the file is empty" in rows(health)["empty"][0]
     assert "not a torch file" in rows(health, "data_4.pt")["unreadable"][0]
     assert "the file is cut off" in rows(health, "data_5.pt")["truncated"][0]
-    assert "has no input_ids" in rows(health, "data_6.pt")["not a sample"][0]
+    assert "holds a dict with a (a int); expected a dict with input_ids" in rows(health, "data_6.pt")["not a sample"][0]
     assert "cannot be read: No such file" in rows(health, "data_7.pt")["unreadable"][0]
     assert health.summary["readable"] == 3
     assert health.summary["text"] == "8 of 8 samples looked at, 5 with errors"

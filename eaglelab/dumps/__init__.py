@@ -17,14 +17,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from eaglelab.dumps.containers import DumpError
+from eaglelab.dumps.implied import Implied
 from eaglelab.dumps.listing import Listing, list_dump
+from eaglelab.dumps.one_file import OneFile, contents
 from eaglelab.dumps.registry import FORMATS, Format, formats
 from eaglelab.dumps.sample import Sample, check_usable
-from eaglelab.dumps.torch_files import DumpError
 from eaglelab.progress import progress
 
-__all__ = ["FORMATS", "Dump", "DumpError", "Feed", "Sample", "open_dump"]
+__all__ = ["FORMATS", "Dump", "DumpError", "Feed", "Implied", "Sample", "open_dump"]
 
+NO_LAST = -1
+"""In the last place of `[dump] feed`: the dump holds no last state."""
 PROBES = 4  # samples read to find the format, the slots and the width
 
 
@@ -32,7 +36,8 @@ class Feed(NamedTuple):
     """The slots that go into the drafter's fc, in order, and the one that is the last state."""
 
     aux: tuple[int, ...]
-    last: int
+    last: int | None
+    """None where the dump holds no last state: the text's token is then what counts as right."""
 
 
 class Dump:
@@ -47,8 +52,8 @@ class Dump:
         """Torch files beside the samples that are none, such as `token_freq.pt`."""
         self.slot_names: tuple[str, ...] = _most_common([s.slot_names for s in probes]) or ()
         self.hidden_size: int | None = _most_common([s.slots[0].shape[1] for s in probes])
-        self.claims, self.notes = format.claims(listing)
-        """What metadata says about the slots (claims, never evidence), and what is wrong with the metadata."""
+        self.implied, self.notes = format.implied(listing)
+        """What the format and its metadata say about the slots (claims, never evidence), and what is wrong with the metadata."""
         self.skipped: dict[str, str] = {}
         """Samples that `samples()` could not read, with the reason."""
         self._feed: Feed | None = None
@@ -67,18 +72,21 @@ class Dump:
     def feed(self) -> Feed:
         """By default all slots but the last go into the fc and the last one is the last state (`hs[:-1]`, `hs[-1]`)."""
         last = len(self.slot_names) - 1
-        return self._feed or Feed(tuple(range(last)), last)
+        whole = Feed(tuple(range(last + 1)), None) if not self.reader.last_state_kept else Feed(tuple(range(last)), last)
+        return self._feed or whole
 
     @feed.setter
     def feed(self, slots: Sequence[int]) -> None:
-        """The slots for the fc in its order, then the last state's: `[0, 1, 2, 3]`."""
+        """The slots for the fc in its order, then the last state's: `[0, 1, 2, 3]`; -1 in the last place: there is none."""
         size = len(self.slot_names)
-        known = isinstance(slots, (list, tuple)) and all(type(s) is int and 0 <= s < size for s in slots)
-        if not known or len(slots) < 2:
+        known = isinstance(slots, (list, tuple)) and all(type(s) is int and 0 <= s < size for s in slots[:-1])
+        if not known or len(slots) < 2 or type(slots[-1]) is not int or not NO_LAST <= slots[-1] < size:
             raise DumpError(
-                f"[dump] feed: {slots!r} names slots that are not there, expected slots 0..{size - 1}, as in [0, 1, 2, 3]", "settings"
+                f"[dump] feed: {slots!r} names slots that are not there, expected slots 0..{size - 1}, as in [0, 1, 2, 3]; "
+                f"{NO_LAST} in the last place says that the dump holds no last state",
+                "settings",
             )
-        self._feed = Feed(tuple(slots[:-1]), slots[-1])
+        self._feed = Feed(tuple(slots[:-1]), None if slots[-1] == NO_LAST else slots[-1])
 
     def choose(self, max_samples: int | None, seed: int = 0) -> list[str]:
         """A seeded choice over all shards, in the dump's order; None = all."""
@@ -123,35 +131,59 @@ def open_dump(path: str | os.PathLike, format: str | None = None, files: dict[st
     files, for dumps that hold more than tensors and that you trust. Raises DumpError that says what was looked for and what was found.
     """
     listing = list_dump(path)
-    tried: list[str] = []
-    for candidate in formats(format, files, allow_pickle):
+    candidates = formats(format, files, allow_pickle)
+    probes = _Probes(listing.root)
+    best: tuple[list[Sample], Format, list[str], list[str]] | None = None
+    for candidate in candidates:
         keys, stray = candidate.keys(listing)
-        probes, errors = _probe(candidate, listing.root, keys)
-        if probes or (format is not None and keys):
-            return Dump(listing, candidate, keys, stray, probes)
-        tried.append(f"- {candidate.name}: looked for {candidate.looks_for}; " + _outcome(keys, errors))
+        samples = probes.samples(candidate, keys)
+        if (samples or (format is not None and keys)) and (best is None or len(samples) > len(best[0])):
+            best = samples, candidate, keys, stray
+    if best is not None:
+        return Dump(listing, *best[1:], best[0])
     raise DumpError(
-        f"{listing.path}: no known dump format fits. Found {listing.found()}.\n" + "\n".join(tried) + "\n"
-        "Check the path. In a case.toml `[dump] format` forces a format, and `[dump] files` names the files of the raw layout.",
+        f"{listing.path}: no known dump format fits. Found {listing.found()}.{probes.seen()}\nKnown formats:\n"
+        + "\n".join(f"- {c.name}: {c.looks_for}" for c in candidates)
+        + "\nCheck the path. In a case.toml `[dump] format` forces a format, and `[dump] files` names the files of the raw layout.",
         "unknown format",
     )
 
 
-def _probe(format: Format, root: Path, keys: list[str]) -> tuple[list[Sample], list[str]]:
-    """(samples read, errors) of a few keys spread over the dump."""
-    samples, errors = [], []
-    for i in sorted({round(k * (len(keys) - 1) / max(1, PROBES - 1)) for k in range(PROBES)}) if keys else ():
-        try:
-            samples.append(format.load(root, keys[i]))
-        except DumpError as error:
-            errors.append(str(error))
-    return samples, errors
+class _Probes:
+    """A few files spread over the dump, each read once for all formats."""
 
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._held: dict[str, Any] = {}
+        self._errors: dict[str, str] = {}
 
-def _outcome(keys: list[str], errors: list[str]) -> str:
-    if not keys:
-        return "no file has such a name"
-    return f"{len(keys):,} candidates, none of {len(errors)} tried is a sample. The first: {errors[0]}"
+    def samples(self, format: Format, keys: list[str]) -> list[Sample]:
+        """The probes that are samples of a format."""
+        found = []
+        for i in sorted({round(k * (len(keys) - 1) / max(1, PROBES - 1)) for k in range(PROBES)}) if keys else ():
+            try:
+                found.append(self._sample(format, keys[i]))
+            except DumpError as error:
+                self._errors.setdefault(keys[i], str(error))
+        return found
+
+    def _sample(self, format: Format, key: str) -> Sample:
+        if not isinstance(format, OneFile):
+            return format.load(self.root, key)
+        if key not in self._held:
+            try:
+                self._held[key] = format.read(self.root, key)
+            except DumpError as error:
+                self._held[key] = error
+        if isinstance(self._held[key], DumpError):
+            raise self._held[key]
+        return format.make(self.root, key, self._held[key])
+
+    def seen(self) -> str:
+        """What the probes hold, or why they cannot be read: for the error."""
+        held = (f"{self.root / key} holds {contents(data)}." for key, data in self._held.items() if not isinstance(data, DumpError))
+        first = next(held, None) or next(iter(self._errors.values()), None)
+        return "" if first is None else f" None of {len(self._errors)} tried is a sample. The first: {first}"
 
 
 def _most_common(values: list[Any]) -> Any:

@@ -106,7 +106,7 @@ def gather(dump: Dump, reports: Iterable[SampleHealth]) -> Health:
     facts = [{"sample": r.key, **r.facts, "problems": counts[r.key]} for r in reports]
     problems += [Problem(name, "stray file", "a torch file that is no sample; it is left out", NOTE) for name in dump.stray]
     problems += [Problem("", "metadata", note, WARNING) for note in dump.notes]
-    problems += [Problem("", "claim", claim, NOTE) for claim in dump.claims]
+    problems += [Problem("", "claim", dump.implied.describe(), NOTE)] if dump.implied and dump.implied.certain else []
     order = {ERROR: 0, WARNING: 1, NOTE: 2}
     rows = sorted(dict.fromkeys(problems), key=lambda p: order[p.severity])
     return Health(

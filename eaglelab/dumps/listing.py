@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from eaglelab.dumps.torch_files import DumpError
+from eaglelab.dumps.containers import DumpError
 
 STRAY_STEMS = ("token_freq", "vocab_mapping", "d2t", "t2d", "cache", "optimizer", "scheduler", "training_state")
 """Torch files that trainers put beside samples and that are none."""

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eaglelab.dumps.containers import DumpError, is_torch_name, load_torch
+from eaglelab.dumps.implied import Implied
 from eaglelab.dumps.listing import Listing, natural
 from eaglelab.dumps.sample import Sample, as_mask, as_slot, as_token_ids
-from eaglelab.dumps.torch_files import DumpError, is_torch_name, load_torch
 
 AUX = re.compile(r"aux_\d+\.(pt|pth|ckpt)")
 FILE_KEYS = ("slots", "last", "token_ids", "loss_mask")
@@ -30,6 +31,7 @@ class RawFolders:
     allow_pickle: bool = False
 
     name = "raw_folders"
+    last_state_kept = True
 
     @classmethod
     def named(cls, files: dict[str, Any] | None, allow_pickle: bool = False) -> RawFolders:
@@ -92,8 +94,8 @@ class RawFolders:
             notes=tuple(notes),
         )
 
-    def claims(self, listing: Listing) -> tuple[list[str], list[str]]:
-        return [], []
+    def implied(self, listing: Listing) -> tuple[Implied | None, list[str]]:
+        return None, []
 
     def _is_sample(self, files: set[str]) -> bool:
         if self.last in files:

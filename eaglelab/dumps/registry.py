@@ -1,4 +1,4 @@
-"""All formats, in the order in which they are tried. A new format is one file with a class like these, named here."""
+"""All formats. One file a sample: a layout of `eaglelab.dumps.layouts`. Anything else is a class of its own like `RawFolders`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import difflib
 from pathlib import Path
 from typing import Any, Protocol
 
-from eaglelab.dumps.list_of_four import ListOfFour
+from eaglelab.dumps.containers import DumpError
+from eaglelab.dumps.implied import Implied
+from eaglelab.dumps.layouts import LAYOUTS
 from eaglelab.dumps.listing import Listing
+from eaglelab.dumps.one_file import OneFile
 from eaglelab.dumps.raw_folders import RawFolders
 from eaglelab.dumps.sample import Sample
-from eaglelab.dumps.torch_files import DumpError
 
 
 class Format(Protocol):
@@ -19,9 +21,11 @@ class Format(Protocol):
     name: str
     looks_for: str
     """In words, for the error when no format fits."""
+    last_state_kept: bool
+    """Whether the last slot is the last state; False: all slots are aux slots."""
 
     def keys(self, listing: Listing) -> tuple[list[str], list[str]]:
-        """(sample keys, stray torch files), by name alone: no file is opened."""
+        """(sample keys, stray tensor files), by name alone: no file is opened."""
 
     def paths(self, root: Path, key: str) -> list[Path]:
         """The files that a sample is made of."""
@@ -29,20 +33,21 @@ class Format(Protocol):
     def load(self, root: Path, key: str) -> Sample:
         """One sample as its files hold it. Raises DumpError where they hold something else."""
 
-    def claims(self, listing: Listing) -> tuple[list[str], list[str]]:
-        """(what the metadata says about the slots, what is wrong with the metadata), in words."""
+    def implied(self, listing: Listing) -> tuple[Implied | None, list[str]]:
+        """(what the format and its metadata say about the slots, what is wrong with the metadata)."""
 
 
-FORMATS = (ListOfFour.name, RawFolders.name)
+FORMATS = (*(layout.name for layout in LAYOUTS), RawFolders.name)
 
 
 def formats(name: str | None, files: dict[str, Any] | None, allow_pickle: bool) -> list[Format]:
-    """The formats to try: the one named, or those that fit the settings."""
+    """The formats to try, in order: the one named, or those that fit the settings."""
     if name is not None and name not in FORMATS:
         near = difflib.get_close_matches(str(name), FORMATS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise DumpError(f"[dump] format: unknown format {name!r}, expected one of {', '.join(FORMATS)}{hint}", "settings")
-    if files and name == ListOfFour.name:
-        raise DumpError("[dump] files: the format list_of_four has no file names to set; leave `files` out.", "settings")
+    if files and name not in (None, RawFolders.name):
+        raise DumpError(f"[dump] files: the format {name} has no file names to set; leave `files` out.", "settings")
     raw = RawFolders.named(files, allow_pickle)
-    return [f for f in ([raw] if files else [ListOfFour(allow_pickle), raw]) if name in (None, f.name)]
+    known = [raw] if files else [*(OneFile(layout, allow_pickle) for layout in LAYOUTS), raw]
+    return [f for f in known if name in (None, f.name)]

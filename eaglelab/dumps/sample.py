@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eaglelab.dumps.torch_files import DumpError
+from eaglelab.dumps.containers import DumpError
 
 STATE_DTYPES = (
     *(torch.bfloat16, torch.float16, torch.float32, torch.float64),

@@ -1,6 +1,7 @@
-"""Read one torch save without running anything from it, memory-mapped where the container allows.
+"""Read one file of tensors without running anything from it, memory-mapped where the container allows.
 
-Three containers are met: a zip (torch >= 1.6, memory-mapped), a legacy pickle stream and a gzip of either (both read whole).
+Four containers are met: safetensors and torch's zip (torch >= 1.6), both memory-mapped, a legacy pickle stream and a gzip of either
+torch save (read whole).
 torch's own messages name the wrong cause for several bad files (an empty file is "mmap can only be used with …"), so the
 container is looked at first and every failure is told in plain words.
 """
@@ -17,7 +18,7 @@ import torch
 ZIP, GZIP, PICKLE = b"PK\x03\x04", b"\x1f\x8b", b"\x80"
 LFS_POINTER = b"version https://git-lfs"
 END_OF_ZIP = b"PK\x05\x06"  # the record that closes a zip; a file that was cut has lost it
-SUFFIXES = (".pt", ".pth", ".ckpt", ".pt.gz", ".pth.gz", ".ckpt.gz")
+TORCH_SUFFIXES = (".pt", ".pth", ".ckpt", ".pt.gz", ".pth.gz", ".ckpt.gz")
 
 
 class DumpError(ValueError):
@@ -26,6 +27,30 @@ class DumpError(ValueError):
     def __init__(self, message: str, problem: str = "unreadable"):
         super().__init__(message)
         self.problem = problem
+
+
+def load_file(path: Path, allow_pickle: bool = False) -> Any:
+    """What a safetensors file or a torch save holds, by the file's name. Raises DumpError as `load_torch` and `load_safetensors` do."""
+    return load_safetensors(path) if path.name.lower().endswith(".safetensors") else load_torch(path, allow_pickle)
+
+
+def load_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors file, memory-mapped. Raises DumpError with what was found, the file, and what to do."""
+    from safetensors import SafetensorError, safe_open
+
+    head, size = _head(path)
+    if size == 0:
+        raise DumpError(f"{path}: the file is empty (0 bytes); its writer was interrupted. Delete it and dump it again.", "empty")
+    if head.startswith(LFS_POINTER):
+        raise DumpError(f"{path}: a Git LFS pointer of {size} bytes, not the data. Run `git lfs pull`.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (SafetensorError, OSError, ValueError, RuntimeError, KeyError, AttributeError) as error:
+        if "incomplete" in str(error).lower() or "invalidoffset" in str(error).lower():  # the header promises more than the file holds
+            raise DumpError(_cut(path, size), "truncated") from error
+        text = str(error).strip().splitlines() or [type(error).__name__]
+        raise DumpError(f"{path}: damaged or not a safetensors file ({text[0][:200]}). Dump it again.") from error
 
 
 def load_torch(path: Path, allow_pickle: bool = False) -> Any:
@@ -55,7 +80,7 @@ def load_torch(path: Path, allow_pickle: bool = False) -> Any:
 
 
 def is_torch_name(name: str) -> bool:
-    return name.lower().endswith(SUFFIXES)
+    return name.lower().endswith(TORCH_SUFFIXES)
 
 
 def _head(path: Path) -> tuple[bytes, int]:

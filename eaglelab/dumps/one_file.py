@@ -1,0 +1,73 @@
+"""One file a sample: the container is read, the layout makes a sample of what it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from eaglelab.dumps.containers import DumpError, load_file
+from eaglelab.dumps.implied import Implied
+from eaglelab.dumps.layouts.layout import Layout, describe
+from eaglelab.dumps.listing import Listing, split_stray
+from eaglelab.dumps.sample import Sample
+
+
+@dataclass(frozen=True)
+class OneFile:
+    """A format of one file a sample, by its layout."""
+
+    layout: Layout
+    allow_pickle: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.layout.name
+
+    @property
+    def last_state_kept(self) -> bool:
+        return self.layout.last_state_kept
+
+    @property
+    def looks_for(self) -> str:
+        return f"{self.layout.suffixes[0]} files that hold {self.layout.looks_for}"
+
+    def keys(self, listing: Listing) -> tuple[list[str], list[str]]:
+        """(sample keys, stray tensor files), by name alone."""
+        return split_stray(name for name in listing.files if name.lower().endswith(self.layout.suffixes))
+
+    def paths(self, root: Path, key: str) -> list[Path]:
+        return [root / key]
+
+    def load(self, root: Path, key: str) -> Sample:
+        return self.make(root, key, self.read(root, key))
+
+    def read(self, root: Path, key: str) -> Any:
+        """What the file holds. Raises DumpError where it cannot be read."""
+        return load_file(root / key, self.allow_pickle)
+
+    def make(self, root: Path, key: str, data: Any) -> Sample:
+        """The sample out of what the file holds. Raises DumpError where it is of another layout."""
+        if not self.layout.fits(data):
+            raise DumpError(f"{root / key}: holds {contents(data)}; expected {self.layout.looks_for}.", "not a sample")
+        return self.layout.sample(key, data, root / key, root)
+
+    def implied(self, listing: Listing) -> tuple[Implied | None, list[str]]:
+        return self.layout.implied(listing)
+
+
+def contents(data: Any, most: int = 12) -> str:
+    """What a file holds, key by key, for an error: `a dict with input_ids (one tensor [6] of int64), …`."""
+    if not isinstance(data, dict):
+        return describe(data)
+    held = [f"{str(key)[:40]} ({_inside(value)})" for key, value in sorted(data.items(), key=lambda item: str(item[0]))]
+    more = f" and {len(held) - most} more" if len(held) > most else ""
+    return f"a dict with {', '.join(held[:most]) or 'no keys'}{more}"
+
+
+def _inside(value: Any) -> str:
+    if isinstance(value, (list, tuple)) and value and isinstance(value[0], Tensor):
+        return f"a {type(value).__name__} of {len(value)}, the first {describe(value[0])}"
+    return describe(value)
