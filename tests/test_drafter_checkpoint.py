@@ -12,9 +12,10 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from eaglelab.drafter.audit import DrafterError, audit_folder, canonical_name, read_header
-from eaglelab.drafter.checkpoint import choose_device, load_drafter, looks_absolute, own_embedding
+from eaglelab.drafter.checkpoint import choose_device, load_drafter, own_embedding
 from eaglelab.drafter.config import DrafterConfig, DrafterConfigError
 from eaglelab.drafter.model import Rotary
+from eaglelab.drafter.vocabulary import looks_absolute
 from eaglelab.replay import Variant, replay
 
 CONFIG = {

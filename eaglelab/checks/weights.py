@@ -100,7 +100,8 @@ def vocabulary_map(inv: Investigation) -> Iterator[Finding]:
 
 def _broken_map(inv: Investigation) -> str:
     """Why d2t cannot be used, empty where it can or where there is none to look at."""
-    from eaglelab.drafter.checkpoint import DrafterError, check_d2t
+    from eaglelab.drafter.audit import DrafterError
+    from eaglelab.drafter.vocabulary import check_d2t
     from eaglelab.target.checkpoint import CheckpointError, open_checkpoint
 
     try:

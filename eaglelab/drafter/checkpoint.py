@@ -12,6 +12,7 @@ from eaglelab.drafter.audit import Audit, DrafterError, audit_names, canonical_n
 from eaglelab.drafter.config import DrafterConfig
 from eaglelab.drafter.embedding import EmbeddingRows
 from eaglelab.drafter.model import Drafter
+from eaglelab.drafter.vocabulary import check_d2t
 from eaglelab.target.checkpoint import Checkpoint, open_checkpoint
 from eaglelab.target.errors import CheckpointError
 
@@ -98,28 +99,6 @@ def check_borrowed(lm_head: Any, config: DrafterConfig, folder: Path) -> Tensor:
     if tuple(lm_head.shape) != expected:
         raise DrafterError(f"{folder}: the borrowed lm_head is {list(lm_head.shape)}, the drafter's config implies {list(expected)}")
     return lm_head[: expected[0]]
-
-
-def check_d2t(d2t: Tensor, config: DrafterConfig, folder: Path) -> Tensor:
-    """[Vd] int64 offsets: target id = draft id + d2t[draft id]. Raises DrafterError where an id falls outside 0..V-1."""
-    if d2t.is_floating_point():
-        raise DrafterError(f"{folder}: d2t is {d2t.dtype}, expected integers")
-    d2t = d2t.long()
-    ids = d2t + torch.arange(len(d2t))
-    outside = (ids < 0) | (ids >= config.vocab_size)
-    if bool(outside.any()):
-        first = int(outside.nonzero()[0])
-        hint = " The values look like token ids; d2t holds offsets (id minus place)." if looks_absolute(d2t, config.vocab_size) else ""
-        raise DrafterError(
-            f"{folder}: d2t points outside the target's vocabulary (0..{config.vocab_size - 1}) for {int(outside.sum())} of {len(ids)} "
-            f"draft ids; first: draft id {first} -> {int(ids[first])}.{hint}"
-        )
-    return d2t
-
-
-def looks_absolute(d2t: Tensor, vocab_size: int) -> bool:
-    """d2t as ascending token ids instead of offsets: strictly ascending and in range by itself."""
-    return bool((d2t.diff() > 0).all()) and int(d2t[0]) >= 0 and int(d2t[-1]) < vocab_size
 
 
 def read_state(checkpoint: Checkpoint, wanted: set[str]) -> dict[str, Tensor]:
