@@ -100,7 +100,8 @@ def test_the_flags_read_from_the_config_are_the_only_ones_that_fit(name):
     """Each flag the other way round moves the logits by far more than the tolerance, from the step at which it can."""
     o = oracle(name)
     right = Flags.of(o.drafter.config)
-    for flag, value in vars(right).items():
+    for flag in ("norm_before_residual", "post_norm_recurrence", "skip_final_norm"):
+        value = getattr(right, flag)
         other = our_logits(o, flags=Flags(**(vars(right) | {flag: not value})))
         assert largest_difference(o, other)[0] > 1e4 * TOLERANCE, flag
 

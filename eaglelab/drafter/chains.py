@@ -88,8 +88,8 @@ def draft_chains(
 
     x, residual = layer.enter(token_embeds(all_rows, 0), fused, flags)  # [M, 2H], [M, H]
     rotary = drafter.rotary(positions, fused)
-    prefix_k, prefix_v = layer.keys_values(x, rotary)  # [M, kv_heads, D]
-    queries = layer.queries(x[rows], (rotary[0][rows], rotary[1][rows]))  # [R, heads, D]
+    prefix_k, prefix_v = layer.keys_values(x, rotary, flags)  # [M, kv_heads, D]
+    queries = layer.queries(x[rows], (rotary[0][rows], rotary[1][rows]), flags)  # [R, heads, D]
     own_k, own_v = prefix_k.new_empty(len(rows), 0, *prefix_k.shape[1:]), prefix_v.new_empty(len(rows), 0, *prefix_v.shape[1:])
     attended = _attend(packed, rows, queries, prefix_k, prefix_v, own_k, own_v)
     output = drafter.speak(layer.leave(attended, residual[rows]), flags)
@@ -97,12 +97,12 @@ def draft_chains(
     for step in range(1, steps):
         x, residual = layer.enter(token_embeds(rows, step), output.carried, flags)  # [R, 2H], [R, H]
         rotary = drafter.rotary(positions[rows] + step, fused)
-        keys, values = layer.keys_values(x, rotary)
+        keys, values = layer.keys_values(x, rotary, flags)
         own_k, own_v = (
             torch.cat([own_k, keys[:, None]], dim=1),
             torch.cat([own_v, values[:, None]], dim=1),
         )  # [R, step, kv_heads, D]
-        attended = _attend(packed, rows, layer.queries(x, rotary), prefix_k, prefix_v, own_k, own_v)
+        attended = _attend(packed, rows, layer.queries(x, rotary, flags), prefix_k, prefix_v, own_k, own_v)
         output = drafter.speak(layer.leave(attended, residual), flags)
         yield output
 

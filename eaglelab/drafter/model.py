@@ -50,9 +50,16 @@ class Flags:
     """The next step starts from norm(h'') (`norm_output` in speculators, vLLM, SGLang)."""
     skip_final_norm: bool = False
     """No norm before lm_head (`norm_output: false` in SpecForge's meaning)."""
+    skip_fc_norms: bool = False
+    """Neither input_norm nor fc_norm is applied: an engine that does not know the key."""
+    skip_qk_norm: bool = False
+    """q_norm and k_norm are left out: SGLang drops the two weights of a qwen3 layer."""
+    skip_attention_bias: bool = False
+    """The biases of q, k and v are left out, as SGLang does."""
 
     @classmethod
     def of(cls, config: DrafterConfig) -> Flags:
+        """The config's own choice: nothing that it has is left out."""
         return cls(config.norm_before_residual, config.post_norm_recurrence, config.skip_final_norm)
 
 
@@ -105,19 +112,21 @@ class DraftLayer(nn.Module):
         normed = self.hidden_norm(hidden)
         return torch.cat([self.input_layernorm(embeds), normed], dim=-1), normed if flags.norm_before_residual else hidden
 
-    def keys_values(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def keys_values(self, x: Tensor, rotary: tuple[Tensor, Tensor], flags: Flags) -> tuple[Tensor, Tensor]:
         """x: [R, 2H] -> keys (rotated) and values, [R, kv_heads, D]."""
-        keys = self.self_attn.k_proj(x).unflatten(-1, (self.kv_heads, self.head_dim))
-        if hasattr(self.self_attn, "k_norm"):
-            keys = self.self_attn.k_norm(keys)
-        return rotate(keys, rotary), self.self_attn.v_proj(x).unflatten(-1, (self.kv_heads, self.head_dim))
+        return rotate(self._heads("k", x, flags), rotary), self._heads("v", x, flags)
 
-    def queries(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+    def queries(self, x: Tensor, rotary: tuple[Tensor, Tensor], flags: Flags) -> Tensor:
         """x: [R, 2H] -> queries, rotated, [R, heads, D]."""
-        queries = self.self_attn.q_proj(x).unflatten(-1, (self.heads, self.head_dim))
-        if hasattr(self.self_attn, "q_norm"):
-            queries = self.self_attn.q_norm(queries)
-        return rotate(queries, rotary)
+        return rotate(self._heads("q", x, flags), rotary)
+
+    def _heads(self, which: str, x: Tensor, flags: Flags) -> Tensor:
+        """x: [R, 2H] -> [R, heads, D] by q_proj, k_proj or v_proj, normed where the layer has a norm for it."""
+        linear = getattr(self.self_attn, f"{which}_proj")
+        heads = F.linear(x, linear.weight, None if flags.skip_attention_bias else linear.bias).unflatten(-1, (-1, self.head_dim))
+        if flags.skip_qk_norm or not hasattr(self.self_attn, f"{which}_norm"):
+            return heads
+        return getattr(self.self_attn, f"{which}_norm")(heads)
 
     def leave(self, attended: Tensor, residual: Tensor) -> Tensor:
         """attended: [R, heads, D], residual: [R, H] -> the layer's output [R, H]."""
@@ -145,25 +154,25 @@ class Drafter(nn.Module):
         with torch.device("cpu"):  # its tables are computed, not loaded: never on the meta device
             self.rotary = Rotary(config)
 
-    def slot_product(self, place: int, states: Tensor) -> Tensor:
+    def slot_product(self, place: int, states: Tensor, *, skip_norms: bool = False) -> Tensor:
         """One slot's part of the fused input: its (normed) states through its columns of fc. states: [R, Ht] -> [R, H].
 
-        Without the scale of `norm_before_fc`, which depends on all slots of a row: see `fuse`.
+        Without the scale of `norm_before_fc`, which depends on all slots of a row: see `fuse`. skip_norms: `Flags.skip_fc_norms`.
         """
         width = self.config.target_hidden_size
         columns = slice(place * width, (place + 1) * width)
-        if self.config.fc_norm:
+        if self.config.fc_norm and not skip_norms:
             states = self.fc_norm[place](states)
-        if self.config.norm_before_fc:
+        if self.config.norm_before_fc and not skip_norms:
             states = states * self.input_norm.weight[columns]
         return F.linear(states, self.fc.weight[:, columns])
 
-    def fuse(self, products: list[Tensor], states: list[Tensor]) -> Tensor:
+    def fuse(self, products: list[Tensor], states: list[Tensor], *, skip_norms: bool = False) -> Tensor:
         """The drafter's first hidden state, [R, H], from each slot's product [R, H] and (for `norm_before_fc`) its states [R, Ht]."""
         fused = products[0].float()  # [R, H]
         for product in products[1:]:
             fused = fused + product
-        if self.config.norm_before_fc:
+        if self.config.norm_before_fc and not skip_norms:
             square = sum(s.float().pow(2).sum(-1, keepdim=True) for s in states)  # [R, 1]
             fused = fused * torch.rsqrt(square / self.fc.in_features + self.input_norm.eps)
         if self.fc.bias is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -224,14 +224,24 @@ def rows_that_fit(drafter: Drafter, variants: Sequence[Variant]) -> int:
     """Rows whose states and products with fc stay within BATCH_BYTES, for all variants."""
     products = {key for v in variants for key in places_of(v)}
     config, size = drafter.config, drafter.fc.weight.element_size()
-    width = len(products) * config.hidden_size + len({source for _, source, _ in products}) * config.target_hidden_size
+    width = len(products) * config.hidden_size + len({p.source for p in products}) * config.target_hidden_size
     return max(1, BATCH_BYTES // (size * max(1, width)))
 
 
-def places_of(variant: Variant) -> list[tuple[int, Source, int]]:
-    """(place of fc, source, rows late) of each place."""
+class Place(NamedTuple):
+    """What one place of fc is fed, and how: with it, its product with fc is known."""
+
+    place: int
+    source: Source
+    late: int
+    """Rows late."""
+    skip_norms: bool
+
+
+def places_of(variant: Variant) -> list[Place]:
     late = variant.state_shift or (0,) * len(variant.feed)
-    return [(place, source, by) for place, (source, by) in enumerate(zip(variant.feed, late, strict=True))]
+    skip = variant.flags is not None and variant.flags.skip_fc_norms
+    return [Place(place, source, by, skip) for place, (source, by) in enumerate(zip(variant.feed, late, strict=True))]
 
 
 def same_chains(variants: Sequence[Variant]) -> list[list[int]]:
@@ -255,8 +265,8 @@ class _Batch:
         self.device, self.dtype = device, dtype
         self.packed = Packed.of([s.token_ids for s in samples], device)
         self._states: dict[Source, Tensor] = {}
-        self._products: dict[tuple[int, Source, int], Tensor] = {}
-        self._norms: dict[tuple[int, Source, int], Tensor] = {}
+        self._products: dict[Place, Tensor] = {}
+        self._norms: dict[Place, Tensor] = {}
 
     def states(self, source: Source) -> Tensor:
         """[M, Ht] of one source."""
@@ -274,11 +284,11 @@ class _Batch:
         rows = torch.arange(len(states), device=states.device)
         return states[rows - torch.minimum(self.packed.positions, torch.tensor(by, device=states.device))]
 
-    def product(self, key: tuple[int, Source, int]) -> Tensor:
+    def product(self, key: Place) -> Tensor:
         """[M, H] one place's part of the fused input. The oldest ones are dropped beyond BATCH_BYTES."""
         if key not in self._products:
-            place, source, late = key
-            product = self.drafter.slot_product(place, self._late(self.states(source), late))  # [M, H]
+            states = self._late(self.states(key.source), key.late)
+            product = self.drafter.slot_product(key.place, states, skip_norms=key.skip_norms)  # [M, H]
             kept = [*self._states.values(), *self._products.values(), product]
             while self._products and sum(t.nbytes for t in kept) > BATCH_BYTES:
                 dropped = self._products.pop(next(iter(self._products)))
@@ -292,12 +302,12 @@ class _Batch:
         keys = places_of(variant)
         products = [self.product(key) for key in keys]
         norms = torch.stack([self._norms[key] for key in keys])
-        states = [self._late(self.states(s), by) for _, s, by in keys] if self.drafter.config.norm_before_fc else []
+        states = [self._late(self.states(p.source), p.late) for p in keys] if self.drafter.config.norm_before_fc else []
         for place in variant.zeroed:
             products[place], norms[place] = torch.zeros_like(products[place]), 0.0
             if states:
                 states[place] = torch.zeros_like(states[place])
-        return self.drafter.fuse(products, states), norms
+        return self.drafter.fuse(products, states, skip_norms=keys[0].skip_norms), norms
 
 
 class _Plan:
