@@ -1,12 +1,13 @@
-"""Is the drafter's checkpoint whole? Names and shapes out of the file headers, set against what the config implies. No tensor is read.
+"""Is the drafter's checkpoint whole? Names, shapes and dtypes out of the file headers, set against what the config implies. No tensor is read.
 
-Engines do not tell: SGLang drops unknown names and leaves missing ones uninitialised, without a line in the log.
+What an engine does about what is wrong: `eaglelab.engines.loading`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from eaglelab.drafter.config import DrafterConfig
@@ -15,8 +16,18 @@ from eaglelab.outside_json import read_weight_map
 Header = dict[str, tuple[tuple[int, ...], str]]
 """Tensor name -> (shape, dtype as safetensors spells it)."""
 
-INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+INDEX, SINGLE, BIN_INDEX = "model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json"
 LEGACY_NORMS = {"aux_norm_low": "fc_norm.0", "aux_norm_mid": "fc_norm.1", "aux_norm_high": "fc_norm.2"}
+PACKED_SHAPE = (-1,)
+"""In place of a packed weight's shape, which its header does not say."""
+WHOLE_NUMBERS = ("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8")
+FLOATS = ("F64", "F32", "F16", "BF16")
+ONE_BYTE = ("I8", "U8", "F8_E4M3", "F8_E5M2", "F8_E4M3FN", "F8_E5M2FNUZ", "F8_E4M3FNUZ")
+PACKED = {".weight_packed": ".weight", ".qweight": ".weight"}
+"""How the carrier of a packed weight's values ends, and how the weight's own name does (compressed-tensors; GPTQ and AWQ)."""
+SCALES = ("_scale", "_scale_inv", "_scale_2", "_shape", "_zero_point", "_g_idx", "_global_scale")
+SCALES_OF_PACKED = (".qzeros", ".scales", ".g_idx")
+ACTIVATION_SCALES = (".input_scale", ".input_global_scale", ".output_scale", ".k_scale", ".v_scale")
 
 
 class DrafterError(ValueError):
@@ -35,6 +46,18 @@ class Audit:
     """One sentence a tensor: name, got, expected."""
     borrowed: tuple[str, ...]
     """Names that may be missing, because the engine takes them from the target."""
+    wrong_dtype: dict[str, str] = field(default_factory=dict)
+    """Name as stored -> its dtype: whole numbers where floats belong and no scales beside them, or a d2t of floats."""
+    quantised: tuple[str, ...] = ()
+    """Names as stored of weights in one byte or packed, which scales stand beside."""
+    dtypes: dict[str, int] = field(default_factory=dict)
+    """Dtype -> how many weights are stored in it, maps left out."""
+    respelt: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """`prefix` (stored as `model.…`) and `legacy` (`aux_norm_low`) -> names that not every engine takes."""
+    absent_shards: dict[str, int] = field(default_factory=dict)
+    """File that the index names and the folder lacks -> how many tensors were in it."""
+    embedding: str | None = None
+    """The drafter's own embedding table, as stored."""
 
     @property
     def whole(self) -> bool:
@@ -95,7 +118,7 @@ def optional_tensors(config: DrafterConfig) -> dict[str, tuple[int, ...]]:
 
 
 def audit_names(config: DrafterConfig, shapes: Mapping[str, tuple[int, ...]]) -> Audit:
-    """Set a checkpoint's names and shapes against the config. shapes: name as stored -> shape."""
+    """Set a checkpoint's names and shapes against the config. shapes: logical name as stored -> shape."""
     have = {canonical_name(n): (n, tuple(s)) for n, s in shapes.items()}
     expected, optional = expected_tensors(config), optional_tensors(config)
     borrowable = {"lm_head.weight"} if config.tie_word_embeddings or config.draft_vocab_size == config.vocab_size else set()
@@ -103,53 +126,139 @@ def audit_names(config: DrafterConfig, shapes: Mapping[str, tuple[int, ...]]) ->
     wrong = [
         f"{have[name][0]} is {list(have[name][1])}, the config implies {list(shape)}"
         for name, shape in (optional | expected).items()
-        if name in have and have[name][1] != shape
+        if name in have and have[name][1] not in (shape, PACKED_SHAPE)
     ]
     return Audit(
         missing=tuple(n for n in absent if n not in borrowable),
         unexpected=tuple(sorted(stored for name, (stored, _) in have.items() if name not in expected and name not in optional)),
         wrong_shape=tuple(wrong),
         borrowed=tuple(n for n in absent if n in borrowable),
+        respelt={kind: names for kind, names in _respelt(shapes).items() if names},
+        embedding=have["embed_tokens.weight"][0] if "embed_tokens.weight" in have else None,
     )
 
 
-def read_header(folder: str | Path) -> Header | None:
-    """Names, shapes and dtypes of a folder's safetensors files, without torch. None where the weights are a `.bin` only.
+def _respelt(names: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
+    return {
+        "prefix": tuple(n for n in names if n.startswith("model.")),
+        "legacy": tuple(n for n in names if any(legacy in n for legacy in LEGACY_NORMS)),
+    }
 
-    Raises DrafterError: no such folder, no weights, a shard missing or cut short.
+
+def audit_header(config: DrafterConfig, header: Header) -> Audit:
+    """`audit_names`, with what the dtypes say: quantised weights under their logical names, whole numbers where floats belong."""
+    scales = {n for n in header if _is_scale(n, header)}
+    carriers = {n: kind for n, (_, kind) in header.items() if n not in scales}
+    scaled = {n.removesuffix(ending) for n in scales for ending in SCALES if n.endswith(ending)}
+    quantised = tuple(n for n, kind in carriers.items() if n.endswith(tuple(PACKED)) or (kind in ONE_BYTE and n in scaled))
+    shapes = {_logical(n): PACKED_SHAPE if n.endswith(tuple(PACKED)) else header[n][0] for n in carriers}
+    weights = {n: kind for n, kind in carriers.items() if canonical_name(n) not in ("d2t", "t2d")}
+    wrong = {n: kind for n, kind in weights.items() if kind not in FLOATS and n not in quantised}
+    wrong |= {n: kind for n, kind in carriers.items() if canonical_name(n) == "d2t" and kind not in WHOLE_NUMBERS}
+    return replace(audit_names(config, shapes), wrong_dtype=wrong, quantised=quantised, dtypes=dict(Counter(weights.values())))
+
+
+def _is_scale(name: str, names: Mapping[str, object]) -> bool:
+    """Whether a tensor stands beside a quantised weight and is none itself."""
+    if name.endswith(SCALES_OF_PACKED):
+        return name.rpartition(".")[0] + ".qweight" in names
+    owners = (name.removesuffix(ending) for ending in SCALES if name.endswith(ending))
+    return name.endswith(ACTIVATION_SCALES) or any(owner in names or owner + "_packed" in names for owner in owners)
+
+
+def _logical(stored: str) -> str:
+    ending = next((e for e in PACKED if stored.endswith(e)), "")
+    return stored.removesuffix(ending) + PACKED[ending] if ending else stored
+
+
+def audit_folder(folder: str | Path, config: DrafterConfig) -> Audit:
+    """Audit of a drafter folder from headers alone. A `.bin` file has no header: its names are read with torch, mapped where it can be.
+
+    Raises DrafterError for what cannot be read; a shard that the index names and the folder lacks is told in the audit.
     """
-    from safetensors import SafetensorError, safe_open
+    header, absent = _headers(Path(folder))
+    if header is None:
+        header, absent = _bin_headers(Path(folder))
+    return replace(audit_header(config, header), absent_shards=absent)
 
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise DrafterError(f"{folder}: no such folder; `[drafter] path` is the folder with config.json and the weights")
-    if (folder / INDEX).is_file():
-        try:
-            files = sorted(set(read_weight_map(folder / INDEX).values()))
-        except ValueError as error:
-            raise DrafterError(f"{folder / INDEX}: not a safetensors index ({error})") from error
-    elif (folder / SINGLE).is_file():
-        files = [SINGLE]
-    elif list(folder.glob("pytorch_model*.bin")):
-        return None
-    else:
-        found = sorted(p.name for p in folder.iterdir())[:8]
-        raise DrafterError(f"{folder}: no weights; looked for {SINGLE}, {INDEX}, pytorch_model.bin, found {found}")
-    header: Header = {}
-    for name in files:
-        if not (folder / name).is_file():  # nor a pipe, which would be waited on for ever
-            raise DrafterError(f"{folder / name}: not readable (no such file); is it cut short or missing? Copy it again.")
-        try:
-            with safe_open(folder / name, framework="np") as shard:
-                for key in shard.keys():  # noqa: SIM118 - safe_open is no dict
-                    part = shard.get_slice(key)
-                    header[key] = (tuple(part.get_shape()), part.get_dtype())
-        except (SafetensorError, OSError) as error:
-            raise DrafterError(f"{folder / name}: not readable ({error}); is it cut short or missing? Copy it again.") from error
+
+def read_header(folder: str | Path) -> Header | None:
+    """Names, shapes and dtypes from the safetensors headers of a folder, shards included; None where there is only a `.bin`.
+
+    Raises DrafterError: no weights at all, a file that the index names and that is missing, a file cut short.
+    """
+    header, absent = _headers(Path(folder))
+    for name in absent:
+        raise DrafterError(f"{Path(folder) / name}: not readable (no such file); is it cut short or missing? Copy it again.")
     return header
 
 
-def audit_folder(folder: str | Path, config: DrafterConfig) -> Audit | None:
-    """Audit of a drafter folder from headers alone; None where only a `.bin` is there (load it to know)."""
-    header = read_header(folder)
-    return None if header is None else audit_names(config, {n: s for n, (s, _) in header.items()})
+def _headers(folder: Path) -> tuple[Header | None, dict[str, int]]:
+    """(header or None for a `.bin`, tensors of each absent shard)."""
+    if not folder.is_dir():
+        raise DrafterError(f"{folder}: no such folder; `[drafter] path` is the folder with config.json and the weights")
+    files = _safetensors_files(folder)
+    if not files and list(folder.glob("pytorch_model*.bin")):
+        return None, {}
+    if not files:
+        found = sorted(p.name for p in folder.iterdir())[:8]
+        raise DrafterError(f"{folder}: no weights; looked for {SINGLE}, {INDEX}, pytorch_model.bin, found {found}")
+    header: Header = {}
+    absent = {name: count for name, count in files.items() if not (folder / name).is_file()}  # nor a pipe, which is waited on for ever
+    for name in files.keys() - absent:
+        header |= _header_of(folder / name)
+    return header, absent
+
+
+def _safetensors_files(folder: Path) -> dict[str, int]:
+    """File name -> tensors that the index says are in it (0 without an index)."""
+    if (folder / INDEX).is_file():
+        return dict(Counter(_weight_map(folder / INDEX).values()))
+    if (folder / SINGLE).is_file():
+        return {SINGLE: 0}
+    return {p.name: 0 for p in sorted(folder.glob("*.safetensors")) if p.is_file()}
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    try:
+        return read_weight_map(index)
+    except ValueError as error:
+        raise DrafterError(f"{index}: not a safetensors index ({error})") from error
+
+
+def _header_of(file: Path) -> Header:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="np") as shard:
+            parts = {key: shard.get_slice(key) for key in shard.keys()}  # noqa: SIM118 - safe_open is no dict
+            return {key: (tuple(part.get_shape()), part.get_dtype()) for key, part in parts.items()}
+    except (SafetensorError, OSError) as error:
+        raise DrafterError(f"{file}: not readable ({error}); is it cut short or missing? Copy it again.") from error
+
+
+def _bin_headers(folder: Path) -> tuple[Header, dict[str, int]]:
+    """The same of `pytorch_model*.bin`. Needs torch."""
+    from eaglelab.target.errors import CheckpointError
+    from eaglelab.target.shards import open_shard
+
+    index = folder / BIN_INDEX
+    files = Counter(_weight_map(index).values()) if index.is_file() else {p.name: 0 for p in sorted(folder.glob("pytorch_model*.bin"))}
+    absent = {name: count for name, count in files.items() if not (folder / name).is_file()}
+    header: Header = {}
+    for name in files.keys() - absent:
+        shard = open_shard(folder / name)
+        try:
+            header |= {n: (shape, safetensors_dtype(dtype)) for n in shard.names() for shape, dtype in [shard.header(n)]}
+        except CheckpointError as error:
+            raise DrafterError(f"{folder}: {error}") from error
+    return header, absent
+
+
+def safetensors_dtype(dtype: object) -> str:
+    """A torch dtype as safetensors spells it: `torch.bfloat16` is BF16."""
+    name = str(dtype).removeprefix("torch.")
+    for long, short in (("bfloat", "BF"), ("float8_", "F8_"), ("float", "F"), ("uint", "U"), ("int", "I")):
+        if name.startswith(long):
+            return short + name.removeprefix(long).upper()
+    return name.upper()
