@@ -30,7 +30,7 @@ class DumpSection:
     files: dict[str, Any] | None = None
     split: str | None = None
     feed: tuple[int, ...] | None = None
-    """Slots that go into fc, in its order, then the last-state slot. None: all but the last, then the last."""
+    """Slots that go into fc, in its order, then the last-state slot or -1: there is none. None: all but the last, then the last."""
     allow_pickle: bool | None = None
 
 
@@ -265,10 +265,11 @@ def _switch(value: Any, where: str, file: Path) -> bool:
 
 
 def _slots(value: Any, where: str, file: Path) -> tuple[int, ...]:
-    whole = isinstance(value, list) and all(isinstance(slot, int) and not isinstance(slot, bool) and slot >= 0 for slot in value)
-    if not whole or len(value) < 2:
+    whole = isinstance(value, list) and all(isinstance(slot, int) and not isinstance(slot, bool) for slot in value)
+    if not whole or len(value) < 2 or min(value[:-1]) < 0 or value[-1] < -1:
         raise CaseError(
-            f"{where} is {_shown(value)}, expected slot numbers: those for fc in its order, then the last state's, as in [0, 1, 2, 3]"
+            f"{where} is {_shown(value)}, expected slot numbers: those for fc in its order, then the last state's (-1: the dump holds none), "
+            "as in [0, 1, 2, 3]"
         )
     return tuple(value)
 

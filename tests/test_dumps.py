@@ -241,7 +241,7 @@ def test_unknown_layout_says_what_was_looked_for_and_found(tmp_path):
         open_dump(tmp_path)
     text = str(error.value)
     assert "no known dump format fits. Found 2 files: 1 .pt, 1 .txt" in text
-    assert "- list_of_four: .pt files that hold a dict with input_ids [T], hidden_states (a list" in text
+    assert "- list_of_four: torch files that hold a dict with input_ids [T], hidden_states (a list" in text
     assert "data_0.pt holds a dict with hidden_states (one tensor [3, 4] of float32), input_ids (one tensor [3] of int64)." in text
     assert "- raw_folders: one folder a sample with aux_0.pt" in text
 

@@ -14,11 +14,12 @@ import os
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from eaglelab.dumps.containers import DumpError
-from eaglelab.dumps.implied import Implied
+from eaglelab.dumps.implied import Implied, LastState
 from eaglelab.dumps.listing import Listing, list_dump
 from eaglelab.dumps.one_file import OneFile, contents
 from eaglelab.dumps.registry import FORMATS, Format, formats
@@ -53,10 +54,16 @@ class Dump:
         self.slot_names: tuple[str, ...] = _most_common([s.slot_names for s in probes]) or ()
         self.hidden_size: int | None = _most_common([s.slots[0].shape[1] for s in probes])
         self.implied, self.notes = format.implied(listing)
-        """What the format and its metadata say about the slots (claims, never evidence), and what is wrong with the metadata."""
+        """What the format and its metadata say about the slots (claims, never evidence), and what is wrong with them or lacks."""
+        self._believe([s.last_state for s in probes])
         self.skipped: dict[str, str] = {}
         """Samples that `samples()` could not read, with the reason."""
         self._feed: Feed | None = None
+
+    def _believe(self, stated: list[LastState | None]) -> None:
+        """What all probes say themselves about the last state comes before what their format implies."""
+        if self.implied is not None and len(set(stated)) == 1 and stated[0] is not None:
+            self.implied = replace(self.implied, last_state=stated[0], certain=True)
 
     @property
     def format(self) -> str:
@@ -155,7 +162,7 @@ class _Probes:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._held: dict[str, Any] = {}
-        self._errors: dict[str, str] = {}
+        self._refused: dict[str, str] = {}
 
     def samples(self, format: Format, keys: list[str]) -> list[Sample]:
         """The probes that are samples of a format."""
@@ -164,7 +171,7 @@ class _Probes:
             try:
                 found.append(self._sample(format, keys[i]))
             except DumpError as error:
-                self._errors.setdefault(keys[i], str(error))
+                self._refused.setdefault(keys[i], str(error))
         return found
 
     def _sample(self, format: Format, key: str) -> Sample:
@@ -175,15 +182,21 @@ class _Probes:
                 self._held[key] = format.read(self.root, key)
             except DumpError as error:
                 self._held[key] = error
-        if isinstance(self._held[key], DumpError):
-            raise self._held[key]
-        return format.make(self.root, key, self._held[key])
+        data = self._held[key]
+        if isinstance(data, DumpError):
+            raise data
+        if not format.layout.fits(data):
+            raise DumpError(f"{self.root / key} holds {contents(data)}.", "not a sample")
+        try:
+            return format.make(self.root, key, data)
+        except DumpError as error:
+            self._refused[key] = str(error)  # the layout is known: this says more than that the others do not fit
+            raise
 
     def seen(self) -> str:
         """What the probes hold, or why they cannot be read: for the error."""
-        held = (f"{self.root / key} holds {contents(data)}." for key, data in self._held.items() if not isinstance(data, DumpError))
-        first = next(held, None) or next(iter(self._errors.values()), None)
-        return "" if first is None else f" None of {len(self._errors)} tried is a sample. The first: {first}"
+        first = next(iter(self._refused.values()), None)
+        return "" if first is None else f" None of {len(self._refused)} tried is a sample. The first: {first}"
 
 
 def _most_common(values: list[Any]) -> Any:

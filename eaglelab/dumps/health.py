@@ -100,6 +100,7 @@ def gather(dump: Dump, reports: Iterable[SampleHealth]) -> Health:
     problems = [problem for report in reports for problem in report.problems]
     problems += _across(reports, "hidden", "mixed widths", "H = {got}, most samples have {usual}", ERROR)
     problems += _across(reports, "slots", "slots differ", "{got} slots, most samples have {usual}", ERROR)
+    problems += _across(reports, "last_state", "last states differ", "{got} by the file, in most samples {usual}", ERROR)
     problems += _across(reports, "dtype", "mixed dtypes", "{got}, most samples have {usual}", WARNING)
     problems += _duplicates(reports)
     counts = Counter(problem.sample for problem in problems)
@@ -132,6 +133,7 @@ def _facts(dump: Dump, sample: Sample) -> dict[str, Any]:
         "first_trained": int(mask.argmax()) if trained else None,
         "file_mb": dump.file_bytes(sample.key) / 1e6,
         "tensor_mb": _bytes(sample) / 1e6,
+        "last_state": sample.last_state,
     }
 
 
@@ -141,6 +143,9 @@ def _shape_problems(sample: Sample, hidden_size: int | None) -> Iterable[Problem
     yield from (Problem(key, what, detail, ERROR) for what, detail in found.items())
     if "mixed widths" not in found and hidden_size not in (None, width):
         yield Problem(key, "wrong width", f"H = {width}, the target has {hidden_size}: is this dump of another model?", ERROR)
+    if sample.listed_tokens not in (None, len(sample.token_ids)):
+        detail = f"{len(sample.token_ids)} tokens, {sample.listed_tokens} by the list beside the samples: are they of another request?"
+        yield Problem(key, "length not as listed", detail, ERROR)
     dtypes = [str(slot.dtype).removeprefix("torch.") for slot in sample.slots]
     if len(set(dtypes)) > 1:
         yield Problem(key, "mixed dtypes", f"the slots have the dtypes {dtypes}", WARNING)
@@ -190,7 +195,8 @@ def _token_problems(sample: Sample, vocab_size: int | None) -> Iterable[Problem]
 
 
 def _file_problems(dump: Dump, sample: Sample) -> Iterable[Problem]:
-    file, tensors = dump.file_bytes(sample.key), _bytes(sample)
+    file, tokens = dump.file_bytes(sample.key), len(sample.token_ids)
+    tensors = _bytes(sample) * (tokens + sample.padding) / max(1, tokens)  # the padding is the file's own
     if file > WASTE * tensors and file > tensors + SLACK:
         detail = (
             f"{file / 1e6:.2f} MB on disk for {tensors / 1e6:.2f} MB of tensors; "

@@ -58,15 +58,15 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
 
 
-def split_stray(names: Iterable[str]) -> tuple[list[str], list[str]]:
+def split_stray(names: Iterable[str], numbered: bool = True) -> tuple[list[str], list[str]]:
     """(sample names, stray names) by name alone.
 
     Stray are the files that trainers are known to leave beside samples, and, where the samples are numbered, files without a
-    number.
+    number. numbered: False where the writer names its files by ids of any kind.
     """
     names = list(names)
     known = {name for name in names if _stem(name) in STRAY_STEMS}
-    if any(re.search(r"\d", _stem(name)) for name in names if name not in known):
+    if numbered and any(re.search(r"\d", _stem(name)) for name in names if name not in known):
         known |= {name for name in names if not re.search(r"\d", _stem(name))}
     return [n for n in names if n not in known], [n for n in names if n in known]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from eaglelab.dumps.containers import DumpError, load_file
+from eaglelab.dumps.containers import TORCH_SUFFIXES, DumpError, load_file
 from eaglelab.dumps.implied import Implied
 from eaglelab.dumps.layouts.layout import Layout, describe
 from eaglelab.dumps.listing import Listing, split_stray
@@ -32,11 +32,13 @@ class OneFile:
 
     @property
     def looks_for(self) -> str:
-        return f"{self.layout.suffixes[0]} files that hold {self.layout.looks_for}"
+        kind = "torch" if self.layout.suffixes == TORCH_SUFFIXES else self.layout.suffixes[0]
+        return f"{kind} files that hold {self.layout.looks_for}"
 
     def keys(self, listing: Listing) -> tuple[list[str], list[str]]:
         """(sample keys, stray tensor files), by name alone."""
-        return split_stray(name for name in listing.files if name.lower().endswith(self.layout.suffixes))
+        names = (name for name in listing.files if name.lower().endswith(self.layout.suffixes))
+        return split_stray(names, self.layout.numbered)
 
     def paths(self, root: Path, key: str) -> list[Path]:
         return [root / key]

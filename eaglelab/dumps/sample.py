@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from eaglelab.dumps.containers import DumpError
+from eaglelab.dumps.implied import LastState
 
 STATE_DTYPES = (
     *(torch.bfloat16, torch.float16, torch.float32, torch.float64),
@@ -33,13 +34,19 @@ class Sample:
     """What the file calls each slot: `hidden_states[0]` or `aux_0`. Names are claims, not evidence."""
     notes: tuple[str, ...] = ()
     """What the reader had to put right, for the health table: a batch dimension taken off, a mask that is not 0/1."""
+    padding: int = 0
+    """Rows of padding that the file holds after these T and that were left out."""
+    last_state: LastState | None = None
+    """What the file itself says about its last state; None = nothing."""
+    listed_tokens: int | None = None
+    """T by the list of lengths beside the samples; None = there is none."""
 
 
 def as_slot(value: Any, name: str, where: str, notes: list[str]) -> Tensor:
     """A [T, H] float tensor from what the file holds under `name`; a batch dimension of 1 is taken off with a note."""
     if not isinstance(value, Tensor):
         raise DumpError(f"{where}: {name} is a {type(value).__name__}, expected a float tensor [T, H].", "not a sample")
-    _check_dense(value, name, where)
+    check_dense(value, name, where)
     if value.dtype not in STATE_DTYPES:
         text = f"{where}: {name} holds {_dtype(value)}, expected a float dtype (bf16, f16, f32, f64, fp8)."
         raise DumpError(text, "not a sample")
@@ -102,8 +109,9 @@ def shape_problems(sample: Sample) -> Iterator[tuple[str, str]]:
         yield "mixed widths", f"the slots have the widths {widths}"
 
 
-def _check_dense(value: Tensor, name: str, where: str) -> None:
-    if value.layout != torch.strided or value.is_quantized or value.is_meta:
+def check_dense(value: Tensor, name: str, where: str) -> None:
+    """Raise DumpError unless a tensor is a plain one with its values behind it."""
+    if value.is_nested or value.layout != torch.strided or value.is_quantized or value.is_meta:
         raise DumpError(f"{where}: {name} is not a plain dense tensor ({value.layout}). Save it as one.", "not a sample")
     if value.numel() * value.element_size() > value.untyped_storage().nbytes():  # a few bytes can claim a shape of any size
         text = f"{where}: {name} claims the shape {list(value.shape)} over fewer stored values. Save tensor.contiguous()."
@@ -111,7 +119,7 @@ def _check_dense(value: Tensor, name: str, where: str) -> None:
 
 
 def _row(value: Tensor, name: str, where: str, notes: list[str]) -> Tensor:
-    _check_dense(value, name, where)
+    check_dense(value, name, where)
     if value.dim() == 2 and value.shape[0] == 1:
         _note(notes, "a batch dimension of 1 was taken off")
         value = value[0]
