@@ -19,7 +19,10 @@ __all__ = ["Feeds", "Investigation", "NotGiven"]
 if TYPE_CHECKING:  # torch, pandas and transformers load with the parts that need them
     from eaglelab.drafter.embedding import EmbeddingRows
     from eaglelab.dumps import Sample
+    from eaglelab.engines.training import Framework
     from eaglelab.replay import Judge, Ranking, Replay, Variant
+    from eaglelab.replay.last_state import LastState
+    from eaglelab.target import FinalNorm
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,79 @@ class Investigation(OpenedCase):
         """What counts as right: the target's own choice where its lm_head is at hand, else the text."""
         from eaglelab.replay import Judge
 
-        return Judge(self.dump.feed.last, self.head)
+        judge = Judge(self.dump.feed.last, self.head)
+        if judge.head is not None:
+            judge.norm_last = self.last_state.normed is False
+        return judge
+
+    @cached_property
+    def last_state(self) -> LastState:
+        """Whether the last state is normed, by the final norm's weight and lm_head, as far as the target's folder has them.
+
+        Raises NotGiven where the dump keeps no last state or neither tensor is at hand.
+        """
+        from eaglelab.replay.last_state import measure_last_state
+
+        if self.dump is None or self.dump.feed.last is None:
+            raise NotGiven("a last state", "the dump holds aux slots alone; the replay is judged by the text's token")
+        norm, lm_head = self._norm_and_head()
+        return measure_last_state(self.samples[:4], self.dump.feed.last, norm, lm_head)
+
+    def _norm_and_head(self) -> tuple[FinalNorm | None, Any]:
+        """The target's final norm and lm_head, each None where its folder lacks it; NotGiven, or the reason, where it lacks both."""
+        from eaglelab.target import CheckpointError, TensorSource
+
+        try:
+            if self.head is not None:
+                return self.head.norm, self.head.lm_head
+        except CheckpointError as reason:
+            source, found = TensorSource(self.case.target.path), []
+            for part in ("norm", "lm_head"):
+                try:
+                    found.append(getattr(source, part))
+                except CheckpointError:
+                    found.append(None)
+            if found == [None, None]:
+                raise reason from None
+            return found[0], found[1]
+        raise NotGiven("the target's lm_head and final norm", "`[target] path` names the target's checkpoint; two tensors of it are enough")
+
+    @property
+    def last_boundary(self) -> Boundary:
+        """What the last state is: by comparison with the target where that tells, else by `last_state`. None where neither can."""
+        identified = self.dump_wiring[self.dump.feed.last]
+        if identified is not None:
+            return identified
+        try:
+            normed = self.last_state.normed
+        except NotGiven:
+            return None
+        return None if normed is None else FINAL if normed else self.num_layers
+
+    @cached_property
+    def trainer(self) -> Framework | None:
+        """What trained on the dump, as far as case, config and layout tell."""
+        from eaglelab.engines.training import trainer_of
+
+        implied, told = None if self.dump is None else self.dump.implied, self.case.training
+        try:
+            config = self.draft_config
+        except ValueError:  # `drafter.complete` says why
+            config = None
+        return trainer_of(config, None if implied is None else implied.framework, told.framework, told.version)
+
+    @property
+    def flagged_last_state(self) -> str | None:
+        """`N` or `final` where the dump's own files say it, sample by sample (ModelOpt's `hidden_states_prenorm`)."""
+        said = {s.last_state for s in self.samples}
+        return said.pop() if len(said) == 1 else None
+
+    @property
+    def num_layers(self) -> int | None:
+        """N of the target, by its config."""
+        from eaglelab.engines.target_config import target_shape
+
+        return None if self.target_config is None else target_shape(self.target_config).num_layers
 
     @cached_property
     def feeds(self) -> Feeds:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from eaglelab.checks import configs, dump, replay, weights, wiring
+from eaglelab.checks import configs, dump, replay, text, weights, wiring
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation, NotGiven
 
@@ -31,10 +31,16 @@ CHECKS: tuple[Check, ...] = (
     Check("drafter.complete", "Are the drafter's tensors all there?", "config", weights.drafter_complete),
     Check("dump.health", "Are the dump's files whole?", "dump", dump.health),
     Check("dump.norms", "How large are the states in each slot?", "dump", dump.norms),
+    Check("text.mask", "How much of the text trains?", "dump", text.mask),
+    Check("text.faults", "Is the text itself in order?", "dump", text.faults),
+    Check("text.tokens", "Were the prompts made with this tokenizer?", "dump", text.tokens),
     Check("drafter.vocabulary", "Does the draft vocabulary's map hold?", "dump", weights.vocabulary_map),
     Check("wiring.dump", "Which boundary does each slot hold?", "target", wiring.identity),
     Check("wiring.claims", "Is what people say of the slots true?", "target", wiring.claims),
     Check("wiring.match", "Does the engine feed what the dump holds?", "target", wiring.match),
+    Check("text.shift", "Does the loss mask lie on the answers?", "target", text.shift),
+    Check("text.first_token", "Which predicted token is the first that trains?", "target", text.first_token),
+    Check("dump.format", "Does the dump hold the layers that its format implies?", "target", dump.layout),
     Check("dump.last_state", "Is the last state normed once?", "target", dump.last_state),
     Check("replay.works", "Does the drafter work, on its own, on these samples?", "replay", replay.works),
     Check("replay.order", "Which order of slots does the drafter fit?", "replay", replay.order),

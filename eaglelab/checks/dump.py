@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from eaglelab.engines.conventions import convention_for, parse_engine
+from eaglelab.engines.training import final_norm
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation, NotGiven
+from eaglelab.wiring import FINAL, Boundary, Wiring, boundary_name
 
 if TYPE_CHECKING:
     import pandas as pd
-from eaglelab.wiring import boundary_name
+
+    from eaglelab.replay.last_state import LastState
 
 UNLIKE = 1.5
 """A sample whose slot norm is this many times the dump's (or its inverse) is unlike the rest."""
+SAYS_MOST, SAYS_SOME = 0.5, 0.2
+"""Share of the text that the last state must say: to be told by the text alone, and not to be doubted where values tell it. People's own
+text is a model's choice about half of the time."""
+STATES = {"final": "after the final norm", "N": "before the final norm"}
 DUMP = "`[dump] path` names the folder of hidden states that the drafter was trained on"
 
 
@@ -71,48 +79,125 @@ def unlike_the_rest(tokens: pd.DataFrame) -> list[str]:
     return medians.index[((away > UNLIKE) | (away < 1 / UNLIKE)).any(axis=1)].tolist()
 
 
+def layout(inv: Investigation) -> Iterator[Finding]:
+    """The layers that the format's own writer captures, by the ids beside the samples or by its default, against those found by value."""
+    if inv.dump is None:
+        raise NotGiven("a dump", DUMP)
+    implied = inv.dump.implied
+    if implied is None or implied.framework is None or not (implied.certain or implied.layer_ids):
+        said = f"a {inv.dump.format} dump implies no layers" if implied is None else f"{implied.describe()}; no layers are implied"
+        yield Finding("dump.format", said[0].upper() + said[1:], Status.NOT_APPLICABLE)
+        return
+    layers = inv.num_layers
+    if layers is None:
+        raise NotGiven("the number of the target's layers", "`[target] config` names its config.json")
+    writer = parse_engine(implied.framework, what="training framework")
+    ids = None if implied.layer_ids is None else list(implied.layer_ids)
+    fed = convention_for(writer).feed(ids, layers)
+    slots = range(len(inv.dump.slot_names)) if len(fed.boundaries) == len(inv.dump.slot_names) else inv.dump.feed.aux
+    said, held = Wiring(fed.boundaries), inv.dump_wiring.select(slots)
+    same = held.known and held == said
+    source = f"ids {ids} beside the samples" if ids else f"{writer.title}'s default for {layers} layers"
+    yield Finding(
+        id="dump.format",
+        title=f"{source[0].upper() + source[1:]}: boundaries {said}; the dump holds {held}",
+        status=Status.CANNOT_TELL if not held.known else Status.PASS if same or not ids else Status.FAIL,
+        claim=f"{implied.describe()} ({implied.source}).",
+        evidence=" ".join([*fed.notes, f"By comparison of values, slots {list(slots)} hold {held}."]),
+        numbers={"ids": ids, "implied": said.to_json(), "dump": held.to_json(), "convention": str(writer)},
+        next=inv.identification.next_step
+        if not held.known
+        else ""
+        if same
+        else "The ids beside the samples are not those that were captured, or not by this convention: trust the values."
+        if ids
+        else "Other layers than the default were asked for, or another program wrote the files: trust the values.",
+    )
+
+
 def last_state(inv: Investigation) -> Iterator[Finding]:
-    """The last state must have gone through the final norm exactly once before lm_head: which way does it say the text?"""
+    """The last state must have gone through the final norm exactly once before lm_head: is it normed, and what does its trainer do?"""
     if inv.dump is None:
         raise NotGiven("a dump", DUMP)
     slot = inv.dump.feed.last
+    if slot is None:
+        title = "The dump holds no last state: what the target says is not in it, and the replay is judged by the text's token"
+        yield Finding("dump.last_state", title, Status.NOT_APPLICABLE)
+        return
     identified = inv.dump_wiring[slot]
     if isinstance(identified, int) and identified != inv.identification.num_layers:
         yield _not_last(slot, identified, inv.identification.num_layers)
         return
-    if inv.head is None:
-        raise NotGiven(
-            "the target's lm_head and final norm", "`[target] path` names the target's checkpoint; three tensors of it are enough"
-        )
-    from eaglelab.engines.lint import lint
-    from eaglelab.replay.answers import last_state_needs_norm
+    try:
+        measured = inv.last_state
+    except NotGiven:
+        if identified is None:
+            raise
+        measured = None
+    yield _normed(inv, slot, identified, measured)
+    if inv.trainer is not None and inv.last_boundary is not None:
+        yield from final_norm(inv.trainer, inv.last_boundary, inv.num_layers, inv.flagged_last_state)
 
-    needs, counts = last_state_needs_norm(inv.samples[:4], slot, inv.head)
-    inv.judge.norm_last = needs  # measured once: the replay judges by the same way
-    rates = {name: (right / n if n else None) for name, (right, n) in counts.items()}
-    best, other = ("normed", "as it is") if needs else ("as it is", "normed")
-    near = rates[best] is None or rates[best] < 0.5
-    yield Finding(
+
+def _normed(inv: Investigation, slot: int, identified: Boundary, measured: LastState | None) -> Finding:
+    """Normed or not, by comparison, values and lm_head, beside what files and format say of it."""
+    boundary = inv.last_boundary
+    normed = None if boundary is None else boundary == FINAL
+    flagged, implied = inv.flagged_last_state, inv.dump.implied
+    stated = flagged or (implied.last_state if implied is not None else None)
+    other = None not in (stated, normed) and (stated == "final") != normed
+    writer = "" if stated is None else "The files say themselves" if flagged else f"{implied.writer} writes"
+    says = {way: measured.rate(way) for way in ("as it is", "normed")} if measured else {}
+    rate = says.get("normed" if normed is False else "as it is")
+    contradicted = measured is not None and None not in (identified, measured.normed) and normed != measured.normed
+    untrained = measured is not None and measured.right is not None and rate is None
+    weak = rate is not None and rate < (SAYS_MOST if measured.ground == "lm_head" else SAYS_SOME)
+    tried = ", ".join(f"{way}{' again' if normed and way == 'normed' else ''} {r:.1%}" for way, r in says.items() if r is not None)
+    if other and (flagged or implied.certain):
+        status, todo = (
+            Status.FAIL,
+            f"{inv.dump.format} readers take it for the state {STATES[stated]}: convert the slot, or tell the trainer.",
+        )
+    elif contradicted or boundary is None:
+        status, todo = Status.CANNOT_TELL, "Comparison and numbers disagree: is the target the right one?"
+    elif untrained or weak:
+        status = Status.CANNOT_TELL
+        todo = "Mend the loss mask, or read more samples." if untrained else "Is the text the target's own, and the target the right one?"
+    else:
+        status, todo = Status.PASS, "A trainer that goes by the format treats it wrongly: name yours under `[training]`." if other else ""
+    where = "cannot be told from normed or not" if normed is None else f"is {STATES['final' if normed else 'N']}"
+    return Finding(
         id="dump.last_state",
-        title=f"The last state says the text {rates[best]:.1%} of the time {'after the final norm' if needs else 'as it is'}, "
-        f"{rates[other]:.1%} {'as it is' if needs else 'normed (again)'}"
-        if rates[best] is not None
-        else "No trained token to judge the last state by",
-        status=Status.CANNOT_TELL if near else Status.PASS,
-        claim=f"Slot {slot} is the last state; a trainer turns it into the target's choice of token.",
-        evidence="lm_head applied both ways, compared with the text's next token"
-        + (f"; identified as {identified}." if identified is not None else "."),
-        numbers={"as_it_is": counts["as it is"], "normed": counts["normed"], "needs_norm": needs, "identified": identified},
-        next="Mend the loss mask, or read more samples."
-        if rates[best] is None
-        else "Neither way says the text: is the text the target's own, and the target the right one?"
-        if near
-        else "",
+        title=f"The last state {where}" + (f"; by lm_head it says the text: {tried}" if tried else ""),
+        status=status,
+        claim=f"Slot {slot} is the last state; a trainer turns it into the target's choice of token."
+        + (f" {writer}: {STATES[stated]}." if stated else ""),
+        evidence=" ".join(_looks(identified, measured, inv)),
+        numbers={
+            "identified": identified,
+            "normed": normed,
+            "stated": stated,
+            "ground": "comparison" if identified is not None else measured.ground,
+            "rms": measured.test.rms if measured and measured.test else None,
+            "spread": measured.test.spread if measured and measured.test else None,
+            "right": measured.right if measured else None,
+        },
+        next=todo,
     )
-    if identified is not None and inv.served_wiring is not None:
-        trained = inv.case.training
-        known = lint(inv.draft_config, inv.engine, inv.target_config, trained.framework, trained.version, last_state=identified)
-        yield from (f for f in known if f.id == "config.final_norm")
+
+
+def _looks(identified: Boundary, measured: LastState | None, inv: Investigation) -> Iterator[str]:
+    """What was looked at, one sentence each."""
+    if identified is not None:
+        yield f"Identified as {boundary_name(identified, inv.num_layers)} by comparison of values."
+    if measured is not None and (test := measured.test) is not None:
+        yield (
+            f"RMS of h / the norm's gain: median {test.rms:.4g} over {test.tokens} tokens, spread {test.spread:.2%} (after the norm it is 1 in "
+            "every token)."
+        )
+    if measured is not None and measured.right:
+        counts = ", ".join(f"{way} {right} of {n}" for way, (right, n) in measured.right.items())
+        yield f"lm_head's argmax is the text's next token: {counts}."
 
 
 def _not_last(slot: int, identified: int, num_layers: int | None) -> Finding:

@@ -1,31 +1,54 @@
 """What a training framework at a version does without being asked, set against the engine that serves: as findings.
 
-Sources: speculators a54a7283 (final norm, 0.4.0), 4e2e6407 (norm_before_residual can be turned off, 0.4.0), 2a1443c8 (layer convention,
+Sources: speculators a54a7283 (final norm, 0.4.0; one drafter's acceptance rose from 25 to 40 % with it), 4e2e6407 (norm_before_residual can be turned off, 0.4.0), 2a1443c8 (layer convention,
 0.5.0); SpecForge, AngelSlim and ModelOpt loaders as named in the convention table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
 from eaglelab.drafter.config import config_family, written_ids
 from eaglelab.engines.config_ids import config_ids
-from eaglelab.engines.conventions import Engine, convention_for, parse_engine
+from eaglelab.engines.conventions import ConventionError, Engine, convention_for, parse_engine
 from eaglelab.engines.target_config import TargetShape
 from eaglelab.findings import Finding, Status
 from eaglelab.wiring import FINAL, Boundary, Wiring, boundary_name
 
+OWN_LAYOUT = ("modelopt", "angelslim", "specforge")
+"""Frameworks whose dumps are read by their own trainer alone. speculators' layouts are written and read by other pipelines too."""
+NEVER_NORMED = {
+    "speculators": (
+        "speculators 0.3 took its targets from the state before the norm (mended in 0.4.0, a54a7283).",
+        "Use speculators 0.4.0 or newer",
+    ),
+    "modelopt": (
+        "ModelOpt's compute_hidden_states_vllm.py stores the state before the norm and writes no hidden_states_prenorm, so that its trainer "
+        "takes it for the one after (Model-Optimizer a2fbac7b).",
+        "Write hidden_states_prenorm = True into each file",
+    ),
+    "angelslim": (
+        "AngelSlim's vLLM capture falls back to the state before the norm, with a warning, where its hook on the norm finds nothing "
+        "(target_model_wrapper.py:1719-1742).",
+        "Dump again with a capture that finds the final norm",
+    ),
+}
+"""Framework -> (how it is known to apply lm_head to a state that was never normed, what to do)."""
+
 
 @dataclass(frozen=True)
 class Framework:
-    """The training framework, and whether it was told or guessed from the config's layout."""
+    """The training framework, and whether it was told or guessed."""
 
     engine: Engine
     told: bool
+    guessed_from: str = "the config's layout"
+    sure: bool = False
+    """Guessed, but config and dump are both of this framework's making."""
 
     @property
     def name(self) -> str:
@@ -33,7 +56,7 @@ class Framework:
 
     @property
     def title(self) -> str:
-        return self.engine.title if self.told else f"{self.engine.title} (guessed from the config's layout)"
+        return self.engine.title if self.told else f"{self.engine.title} (guessed from {self.guessed_from})"
 
     def older_than(self, version: str) -> bool | None:
         """None where the version is not known."""
@@ -45,6 +68,34 @@ def framework_of(config: Mapping[str, Any], name: str | None = None, version: st
     if name is not None:
         return Framework(parse_engine(name, version, what="training framework"), told=True)
     return Framework(Engine(config_family(config), _written_version(config)), told=False)
+
+
+def trainer_of(
+    config: Mapping[str, Any] | None, layout: str | None = None, name: str | None = None, version: str | None = None
+) -> Framework | None:
+    """What read the dump to train on it: as told, else by the version that speculators writes into its configs, else the only trainer
+    that reads a dump of this layout (a name of the convention table). None where none of these says it, or the name is not known."""
+    if name is not None:
+        try:
+            return framework_of({}, name, version)
+        except ConventionError:
+            return None  # config.training says so
+    guessed = None if config is None else framework_of(config)
+    if guessed is not None and guessed.engine.version is not None:
+        return replace(guessed, guessed_from="the version in the config")
+    family = "" if layout is None else parse_engine(layout, what="training framework").name
+    own = next((trainer for trainer in OWN_LAYOUT if family.startswith(trainer)), None)
+    if own is None:
+        return None
+    return Framework(Engine(own), False, "the dump's layout", sure=guessed is not None and guessed.name == own)
+
+
+def norms_last_slot(framework: Framework, flagged: str | None = None) -> bool:
+    """Whether a trainer puts the dump's last slot through the final norm itself. flagged: `N` or `final` where the files say it
+    themselves (`hidden_states_prenorm`, which ModelOpt's reader obeys: modelopt/torch/speculative/eagle/utils.py:84-163)."""
+    if framework.name == "speculators":
+        return not framework.older_than("0.4.0")
+    return framework.name.startswith("modelopt") and flagged == "N"
 
 
 def _written_version(config: Mapping[str, Any]) -> str | None:
@@ -62,7 +113,7 @@ def training_findings(
     return [
         *_forced_residual(config, engine, framework),
         *_default_layers(config, engine, target, framework),
-        *_final_norm(framework, target, last_state),
+        *(final_norm(framework, last_state, None if target is None else target.num_layers) if framework.told else ()),
     ]
 
 
@@ -116,14 +167,12 @@ def _default_layers(config: Mapping[str, Any], engine: Engine, target: TargetSha
     )
 
 
-def _final_norm(framework: Framework, target: TargetShape | None, last_state: Boundary) -> Iterator[Finding]:
-    """The trainer turns the last slot into the target's next-token distribution: it must norm it exactly once.
+def final_norm(framework: Framework, last_state: Boundary, num_layers: int | None = None, flagged: str | None = None) -> Iterator[Finding]:
+    """The trainer turns the last slot into the target's next-token distribution: it must be normed exactly once.
 
-    Nothing is said of a framework that was only guessed: whoever trained may have used another.
+    last_state: what the slot was measured to be, N or `final`. flagged: what the dump's own files say of it.
     """
-    if not framework.told:
-        return
-    norms_itself = framework.name == "speculators" and not framework.older_than("0.4.0")
+    norms_itself = norms_last_slot(framework, flagged)
     wants = "the state before the final norm (boundary N)" if norms_itself else "the state after the final norm"
     claim = f"{framework.title} {'norms the last slot itself' if norms_itself else 'applies lm_head to the last slot as it is'}."
     if last_state is None:
@@ -135,15 +184,17 @@ def _final_norm(framework: Framework, target: TargetShape | None, last_state: Bo
             next="Identify the dump's last slot (`eaglelab identify`): the final norm's weight alone tells normed from not.",
         )
     elif (last_state == FINAL) == norms_itself:
-        what = boundary_name(last_state, None if target is None else target.num_layers)
+        what = boundary_name(last_state, num_layers)
         effect = "it is normed twice" if norms_itself else "lm_head is applied to a state that was never normed"
-        modelopt = " A ModelOpt dump may carry hidden_states_prenorm = true, which repairs this."
+        certain = framework.sure or (framework.told and (framework.name != "speculators" or framework.engine.version is not None))
+        otherwise = "", "Convert the last slot (or the trainer's norm)"
+        known, mend = otherwise if norms_itself else NEVER_NORMED.get(framework.name.split("-")[0], otherwise)
         yield Finding(
             id="config.final_norm",
             title=f"The dump's last slot is {what}, and {framework.title} expects {wants}: {effect}",
-            status=Status.FAIL if framework.name != "speculators" or framework.engine.version else Status.CANNOT_TELL,
+            status=Status.FAIL if certain else Status.CANNOT_TELL,
             claim=claim,
-            evidence=f"The last slot was identified as {what}.",
-            next="The drafter learned another distribution than the target's. Convert the last slot (or the trainer's norm) and train again; "
-            "the replay with and without the norm says how much it cost." + (modelopt if framework.name.startswith("modelopt") else ""),
+            evidence=f"The last slot was measured to be {what}." + (f" {known}" if known else ""),
+            next=f"The drafter learned another distribution than the target's. {mend} and train again; replay.targets says how often those "
+            "targets are the target's own choice.",
         )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from eaglelab.dumps import Sample
+from eaglelab.replay.last_state import measure_last_state, wide
 from eaglelab.target.head import target_argmax, target_choice
 from eaglelab.target.norms import FinalNorm
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 LARGE_HEAD = 512 * 2**20
 """Bytes from which a head stays on disk and is read slice by slice."""
-PROBE_ROWS = 256  # rows that decide between "norm it first" and "as it is"
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class Answers:
 class Judge:
     """Says what counts as right in each sample, once a sample, for every variant and every replay."""
 
-    def __init__(self, last: int | None = None, head: TargetHead | None = None) -> None:
-        """last: the slot of the last state. Without it or without head, the text's token is what counts as right."""
+    def __init__(self, last: int | None = None, head: TargetHead | None = None, norm_last: bool | None = None) -> None:
+        """last: the slot of the last state. Without it or without head, the text's token is what counts as right.
+        norm_last: whether the final norm is applied to it; None: measured on the first samples that are asked for."""
         self.last, self.head = last, head if last is not None else None
-        self.norm_last: bool | None = None
-        """Whether the last state still needs the final norm: measured on the first samples that are asked for."""
+        self.norm_last = norm_last
         self._answers: dict[str, Answers] = {}
         self._logsumexp: dict[str, Tensor] = {}
 
@@ -97,8 +97,9 @@ class Judge:
     def states(self, samples: list[Sample], positions: list[Tensor], device: str = "cpu") -> Tensor:
         """[R, H] the last states at some positions of each sample, one sample after the other, as lm_head wants them."""
         if self.norm_last is None:
-            self.norm_last, _ = last_state_needs_norm(samples[:4], self.last, self.head)
-        states = torch.cat([s.slots[self.last][at] for s, at in zip(samples, positions, strict=True)]).to(device)
+            measured = measure_last_state(samples[:4], self.last, self.head.norm, self.head.lm_head)
+            self.norm_last = measured.normed is False and self.head.norm is not None
+        states = torch.cat([wide(s.slots[self.last][at]) for s, at in zip(samples, positions, strict=True)]).to(device)
         if self.norm_last:
             for block in states.split(1024):  # the norm works in float32
                 block.copy_(self.head.norm(block))
@@ -130,21 +131,3 @@ def trained_positions(sample: Sample) -> Tensor:
     if sample.loss_mask is None:
         return torch.ones(len(sample.token_ids), dtype=torch.bool)
     return sample.loss_mask == 1
-
-
-def last_state_needs_norm(samples: list[Sample], last: int, head: TargetHead) -> tuple[bool, dict[str, tuple[int, int]]]:
-    """Whether the last state still needs the final norm, by trying both: which one makes the head say the text that follows.
-
-    Returns the answer and the counts (agreeing, of n) of both. Without a norm the states are taken as they are.
-    """
-    counts = {"as it is": (0, 0), "normed": (0, 0)}
-    if head.norm is None:
-        return False, counts
-    for sample in samples:
-        positions = trained_positions(sample)[1:].nonzero()[:, 0][: PROBE_ROWS // max(1, len(samples)) + 1]
-        states = sample.slots[last][positions]
-        both = torch.cat([states, head.norm(states).to(states.dtype)])
-        right = (target_choice(both, head.lm_head).view(2, -1) == sample.token_ids[positions + 1]).sum(1).tolist()
-        for name, agree in zip(counts, right, strict=True):
-            counts[name] = (counts[name][0] + agree, counts[name][1] + len(positions))
-    return counts["normed"][0] > counts["as it is"][0], counts
