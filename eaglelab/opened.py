@@ -221,13 +221,38 @@ class OpenedCase:
             self.samples  # noqa: B018 - raises
         return self.health
 
-    def mask_text(self, samples: int = 6) -> list[dict[str, str]]:
-        """The text around the first trained token of a few samples. Token ids where no tokenizer is at hand."""
-        from eaglelab.text import around_first_trained, load_tokenizer
+    @property
+    def tokenizer(self) -> Any:
+        """The target's tokenizer: `[target] tokenizer`, else what lies in the target's folder. Raises NotGiven, and ValueError for a folder
+        that is named as the tokenizer's and holds none."""
 
-        tokenizer = load_tokenizer(self.case.target.tokenizer or self.case.target.path)
-        cut = [(s.key, *around_first_trained(s, tokenizer)) for s in self.samples[:samples]]
-        return [{"sample": key, "before (not trained)": before, "from the first trained token": after} for key, before, after in cut]
+        tokenizer, absent = self._tokenizer
+        if tokenizer is None:
+            raise NotGiven(f"a tokenizer{absent}", "`[target] tokenizer` names a folder with tokenizer.json")
+        return tokenizer
+
+    @cached_property
+    def _tokenizer(self) -> tuple[Any | None, str]:
+        """The tokenizer, or why there is none."""
+        from eaglelab.text import load_tokenizer
+
+        named, target = self.case.target.tokenizer, self.case.target.path
+        if named is not None or target is None:
+            return load_tokenizer(named), ""
+        try:
+            return load_tokenizer(target), ""
+        except ValueError:
+            return None, " (the target's folder holds none that can be read without running its code)"
+
+    def mask_text(self, samples: int = 6) -> list[dict[str, str]]:
+        """The text around the ends of the trained spans of a few samples. Token ids where no tokenizer is at hand."""
+        from eaglelab.text import around_spans
+
+        try:
+            tokenizer = self.tokenizer
+        except NotGiven:
+            tokenizer = None
+        return [row for s in self.samples[:samples] for row in around_spans(s, tokenizer)]
 
     @cached_property
     def fingerprint(self) -> Fingerprint:

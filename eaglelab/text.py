@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +68,78 @@ def _character(c: str) -> str:
     return c
 
 
-def around_first_trained(sample: Any, tokenizer: Any | None, reach: int = 12) -> tuple[str, str]:
-    """The text just before and just after the first position that the loss mask trains; ("", "") where nothing trains."""
-    trained = [] if sample.loss_mask is None else sample.loss_mask.nonzero()[:, 0].tolist()
-    if not trained:
-        return "", ""
-    first, ids = trained[0], sample.token_ids.tolist()
-    join = "" if tokenizer is not None else " "
-    return (
-        join.join(token_texts(tokenizer, ids[max(0, first - reach) : first])),
-        join.join(token_texts(tokenizer, ids[first : first + reach])),
-    )
+def around_spans(sample: Any, tokenizer: Any | None, reach: int = 8, most: int = 3) -> list[dict[str, str]]:
+    """The text on both sides of both ends of a sample's first spans of trained tokens, one row a span."""
+    from eaglelab.dumps.mask import spans
+
+    ids, join = sample.token_ids.tolist(), "" if tokenizer is not None else " "
+    found = [] if sample.loss_mask is None else spans(sample.loss_mask)
+
+    def text(start: int, stop: int) -> str:
+        return join.join(token_texts(tokenizer, ids[max(0, start) : stop]))
+
+    return [
+        {
+            "sample": sample.key,
+            "trained": f"{a}..{b - 1}",
+            "before (not trained)": text(a - reach, a),
+            "first trained": text(a, min(b, a + reach)),
+            "last trained": text(max(a, b - reach), b),
+            "after (not trained)": text(b, b + reach) or "(the sample ends)",
+        }
+        for a, b in found[:most]
+    ]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a chat template writes around an answer, as token ids."""
+
+    headers: tuple[tuple[int, ...], ...]
+    """Before an answer: as the prompt of a new one, and as it stands in a finished conversation (they may differ by a think marker)."""
+    ends: tuple[int, ...]
+    """Tokens that end a turn: the template's own, and the tokenizer's EOS."""
+    bos: int | None
+    """The token that a rendered conversation begins with, where it is the tokenizer's BOS; None where none is written."""
+
+
+def answer_frame(tokenizer: Any) -> Frame:
+    """The frame of a tokenizer's chat template; without one (or where it refuses a plain question and answer) only EOS and BOS.
+
+    Templates run in transformers' sandbox.
+    """
+    eos = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+    ask, mark = [{"role": "user", "content": "Hi"}], "QXJZ"
+    try:
+        plain = tokenizer.apply_chat_template(ask, tokenize=False)
+        asked = tokenizer.apply_chat_template(ask, tokenize=False, add_generation_prompt=True)
+        told = tokenizer.apply_chat_template([*ask, {"role": "assistant", "content": mark}], tokenize=False)
+        before, _, after = told.rpartition(mark)
+    except Exception:  # no template, or one that raises its own errors
+        return Frame((), eos, _first_if_bos(tokenizer, tokenizer("Hi")["input_ids"]))
+    texts = [text[first_difference(plain, text) or 0 :] for text in (asked, before)]
+    headers = dict.fromkeys(tuple(_encode(tokenizer, text)) for text in texts if text.strip())
+    ends = dict.fromkeys([*_encode(tokenizer, after)[:1], *eos])
+    return Frame(tuple(headers), tuple(ends), _first_if_bos(tokenizer, _encode(tokenizer, plain)))
+
+
+def first_difference(a: Sequence[Any], b: Sequence[Any]) -> int | None:
+    """The first place at which two sequences differ: where the shorter one ends if it is the beginning of the longer; None if equal."""
+    place = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return None if place == len(a) == len(b) else place
+
+
+def _encode(tokenizer: Any, text: str) -> list[int]:
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def _first_if_bos(tokenizer: Any, ids: list[int]) -> int | None:
+    return ids[0] if ids and ids[0] == tokenizer.bos_token_id else None
+
+
+def encoded_again(tokenizer: Any, ids: Iterable[int]) -> list[int] | None:
+    """Token ids of the text that `ids` say; None where an id is unknown to the tokenizer."""
+    try:
+        return _encode(tokenizer, tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+    except Exception:  # out of range; tokenizers raise OverflowError, IndexError, KeyError or their own
+        return None
