@@ -79,6 +79,12 @@ def load_torch(path: Path, allow_pickle: bool = False) -> Any:
         raise _plain_error(path, size, error) from error
 
 
+def split_key(key: str) -> tuple[str, int | None]:
+    """(file, number) of the key of one of several samples in a file, `answers.jsonl#3`; (file, None) of any other."""
+    found = re.fullmatch(r"(.+)#(\d{1,9})", key, re.DOTALL)
+    return (found[1], int(found[2])) if found else (key, None)
+
+
 def is_torch_name(name: str) -> bool:
     return name.lower().endswith(TORCH_SUFFIXES)
 

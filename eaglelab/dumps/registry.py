@@ -13,6 +13,8 @@ from eaglelab.dumps.listing import Listing
 from eaglelab.dumps.one_file import OneFile
 from eaglelab.dumps.raw_folders import RawFolders
 from eaglelab.dumps.sample import Sample
+from eaglelab.dumps.sglang_passes import SglangPasses
+from eaglelab.dumps.sglang_responses import SglangResponses
 
 
 class Format(Protocol):
@@ -25,7 +27,7 @@ class Format(Protocol):
     """Whether the last slot is the last state; False: all slots are aux slots."""
 
     def keys(self, listing: Listing) -> tuple[list[str], list[str]]:
-        """(sample keys, stray tensor files), by name alone: no file is opened."""
+        """(sample keys, stray tensor files), by name alone: only files that may hold several samples are opened."""
 
     def paths(self, root: Path, key: str) -> list[Path]:
         """The files that a sample is made of."""
@@ -37,7 +39,7 @@ class Format(Protocol):
         """(what the format and its metadata say about the slots, what is wrong with the metadata)."""
 
 
-FORMATS = (*(layout.name for layout in LAYOUTS), RawFolders.name)
+FORMATS = (*(layout.name for layout in LAYOUTS), RawFolders.name, SglangPasses.name, SglangResponses.name)
 
 
 def formats(name: str | None, files: dict[str, Any] | None, allow_pickle: bool) -> list[Format]:
@@ -46,8 +48,13 @@ def formats(name: str | None, files: dict[str, Any] | None, allow_pickle: bool) 
         near = difflib.get_close_matches(str(name), FORMATS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise DumpError(f"[dump] format: unknown format {name!r}, expected one of {', '.join(FORMATS)}{hint}", "settings")
-    if files and name not in (None, RawFolders.name):
+    if not files:
+        known = [
+            *(OneFile(layout, allow_pickle) for layout in LAYOUTS),
+            *(RawFolders(allow_pickle=allow_pickle), SglangPasses(allow_pickle), SglangResponses()),
+        ]
+        return [f for f in known if name in (None, f.name)]
+    if name not in (None, RawFolders.name, SglangResponses.name):
         raise DumpError(f"[dump] files: the format {name} has no file names to set; leave `files` out.", "settings")
-    raw = RawFolders.named(files, allow_pickle)
-    known = [raw] if files else [*(OneFile(layout, allow_pickle) for layout in LAYOUTS), raw]
-    return [f for f in known if name in (None, f.name)]
+    responses = name == SglangResponses.name or (name is None and "width" in files)
+    return [SglangResponses.named(files) if responses else RawFolders.named(files, allow_pickle)]

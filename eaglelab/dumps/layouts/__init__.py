@@ -4,7 +4,7 @@ Keys that one writer uses decide first; `hidden_state` and `hidden_states`, unde
 decided by the company that they keep and by their rank. The first line that holds decides, so that no two layouts fit the same file:
 
     hidden_states is a list              list_of_four           [T, H] each: aux slots, then the last state
-    token_ids                            vLLM's own layouts
+    token_ids                            vllm                   [T, S, H]: aux slots, then the last state
     target_hiddens                       angelslim              hidden_states is aux, target_hiddens the last state
     aux_hidden_states                    modelopt               hidden_states is the last state
     aux_hidden_state                     specforge              hidden_state is the last state
@@ -22,9 +22,11 @@ from eaglelab.dumps.layouts.layout import Layout
 from eaglelab.dumps.layouts.modelopt import ModelOpt
 from eaglelab.dumps.layouts.specforge import SpecForgeCapture, SpecForgeOffline, SpecForgeWithoutAux
 from eaglelab.dumps.layouts.speculators import ListOfFour, SpeculatorsV0
+from eaglelab.dumps.layouts.vllm import VllmStates
 
 LAYOUTS: tuple[Layout, ...] = (
     ListOfFour(),
+    VllmStates(),
     AngelSlim(),
     ModelOpt(),
     SpecForgeOffline(),
