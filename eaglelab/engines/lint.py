@@ -252,10 +252,14 @@ def _ids_by_runner(s: _Subject) -> Iterator[Finding]:
 
 
 def _support(s: _Subject, flag: str) -> tuple[str | None, dict[str, str]]:
+    return support(s.engine, s.drafter.layer_type, flag)
+
+
+def support(engine: Engine, layer_type: str, flag: str) -> tuple[str | None, dict[str, str]]:
     """(`honoured`, `ignored`, `unknown` between two versions read or None where nothing is known, the table's row)."""
     for row in table()["flags"]:
-        if row["family"] == s.engine.name and row["flag"] == flag and row["drafter"] in (s.drafter.layer_type, "*"):
-            return {True: row["support"], False: "ignored", None: "unknown"}[_holds(s.engine, row)], row
+        if row["family"] == engine.name and row["flag"] == flag and row["drafter"] in (layer_type, "*"):
+            return {True: row["support"], False: "ignored", None: "unknown"}[_holds(engine, row)], row
     return None, {}
 
 

@@ -43,20 +43,21 @@ class Ranking:
         return tuple(i for i, tied in zip(self.order, self.table["tied"], strict=True) if tied)
 
 
-def rank(replays: Sequence[Replay], step: int = 0, resamples: int = RESAMPLES, seed: int = 0) -> Ranking:
-    """Rank replays of the same samples by marginal acceptance at `step`, with intervals for every difference from the best.
+def rank(replays: Sequence[Replay], step: int | None = 0, resamples: int = RESAMPLES, seed: int = 0) -> Ranking:
+    """Rank replays of the same samples by marginal acceptance at `step` (None: by accept length), with intervals for every difference from
+    the best.
 
     Every replay must come from one call of `replay`: rows are paired. Raises ValueError otherwise.
     """
     right, counted = _per_sample(replays, step)  # [V, S], [S]
     total = counted.sum()
     if total == 0:
-        raise ValueError(f"no row counts at step {step}: is the loss mask all zeros?")
+        raise ValueError(f"no row counts at {'all steps' if step is None else f'step {step}'}: is the loss mask all zeros?")
     rates = right.sum(1) / total  # [V]
     order = np.argsort(-rates, kind="stable")
     best = order[0]
     behind = rates[best] - rates
-    half = _half_widths(right, counted, best, resamples, seed)
+    half = _half_widths(right, counted, best, resamples, seed, _most(replays[0], step))
     few = right.shape[1] < FEW_SAMPLES
     tied = (behind - half <= 0) | few
     table = pd.DataFrame(
@@ -96,11 +97,14 @@ def _compared(variants: Sequence[Variant]) -> str:
     return f"{len(feeds):,} of {perm(len(slots), len(variants[0].feed)):,} orders"
 
 
-def difference(better: Replay, worse: Replay, step: int = 0, resamples: int = RESAMPLES, seed: int = 0) -> tuple[float, float, float]:
-    """(difference, low, high) of the marginal acceptance of one pair named beforehand, resampled by sample, 95 %."""
+def difference(
+    better: Replay, worse: Replay, step: int | None = 0, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[float, float, float]:
+    """(difference, low, high) of the marginal acceptance at `step` (None: of the accept length) of one pair named beforehand, resampled by
+    sample, 95 %."""
     right, counted = _per_sample([better, worse], step)
     rates = right.sum(1) / max(1, counted.sum())
-    half = _half_widths(right, counted, 0, resamples, seed)[1]
+    half = _half_widths(right, counted, 0, resamples, seed, _most(better, step))[1]
     gap = float(rates[0] - rates[1])
     return gap, gap - float(half), gap + float(half)
 
@@ -118,19 +122,29 @@ def sample_interval(result: Replay, step: int = 0, resamples: int = RESAMPLES, s
     return max(0.0, rate - half), min(1.0, rate + half)
 
 
-def _per_sample(replays: Sequence[Replay], step: int) -> tuple[np.ndarray, np.ndarray]:
-    """Right rows [V, S] and counted rows [S] of each sample at one step."""
+def _most(result: Replay, step: int | None) -> float:
+    """The largest difference that there can be."""
+    return 1.0 if step is not None else float(result.steps)
+
+
+def _per_sample(replays: Sequence[Replay], step: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Right rows [V, S] and counted rows [S] of each sample at one step. None: accepted drafted tokens [V, S] from the rows that count at
+    all steps [S]; their ratio is the accept length less the bonus token."""
     keys = [o.key for o in replays[0].outcomes]
-    counted = np.array([o.counted[step].sum() for o in replays[0].outcomes], dtype=float)
     for other in replays[1:]:
         if [o.key for o in other.outcomes] != keys:
             raise ValueError("replays of different samples cannot be paired")
+    if step is None:
+        counts = [[o.counts for o in r.outcomes] for r in replays]
+        return np.array([[sum(c.joint) for c in mine] for mine in counts], dtype=float), np.array(
+            [c.complete for c in counts[0]], dtype=float
+        )
     right = np.array([[o.right[step].sum() for o in r.outcomes] for r in replays], dtype=float)
-    return right, counted
+    return right, np.array([o.counted[step].sum() for o in replays[0].outcomes], dtype=float)
 
 
-def _half_widths(right: np.ndarray, counted: np.ndarray, best: int, resamples: int, seed: int) -> np.ndarray:
-    """Half widths [V], at most 1, of simultaneous 95 % intervals for (best - v), over all pairs of variants.
+def _half_widths(right: np.ndarray, counted: np.ndarray, best: int, resamples: int, seed: int, most: float = 1.0) -> np.ndarray:
+    """Half widths [V], at most `most`, of simultaneous 95 % intervals for (best - v), over all pairs of variants.
 
     A wild bootstrap-t: each resample turns the sign of whole samples' deviations and divides every pair's gap by the standard error of
     that same resample. With a dozen samples the standard errors are uncertain too, and the smallest of hundreds of pairs would make
@@ -145,7 +159,7 @@ def _half_widths(right: np.ndarray, counted: np.ndarray, best: int, resamples: i
     largest = np.zeros(resamples)
     for v in range(variants - 1):  # [B, V - 1 - v] at a time: all pairs at once would be gigabytes for the 360 feeds of four slots
         largest = np.maximum(largest, _studentised(signs, off[v + 1 :] - off[v], weights).max(1))
-    return np.minimum(_critical(largest) * _standard_errors(off - off[best], counted), 1.0)
+    return np.minimum(_critical(largest) * _standard_errors(off - off[best], counted), most)
 
 
 def _signs(resamples: int, samples: int, seed: int) -> np.ndarray:
