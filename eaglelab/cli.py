@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -96,6 +97,8 @@ def build_parser() -> argparse.ArgumentParser:
 
     sub = command("dump", cmd_dump, "health and norm fingerprint of a dump")
     sub.add_argument("dump", type=Path, help=DUMP)
+    text = "compare the tokens with another rendering instead: a dump, a case, or a JSONL file with token_ids, messages, prompt or text"
+    sub.add_argument("--against", type=Path, metavar="OTHER", help=text)
     samples(sub, 32)
 
     sub = command("identify", cmd_identify, "which boundary of the target each slot holds")
@@ -199,6 +202,8 @@ def cmd_report(args: argparse.Namespace) -> int:
 
 
 def cmd_dump(args: argparse.Namespace) -> int:
+    if args.against is not None:
+        return compare_dumps(args)
     from eaglelab.dumps import open_dump
     from eaglelab.dumps.health import check_health
     from eaglelab.fingerprint import fingerprint
@@ -220,6 +225,28 @@ def cmd_dump(args: argparse.Namespace) -> int:
         print(visible(health.table.to_string(index=False, max_colwidth=100)))
     print(f"\nNorms ({prints.counted})\n{prints.slots.to_string(index=False, float_format=short)}")
     print(f"\nFirst values\n{first_rows(prints.values, 'rows')}")
+    return 0
+
+
+def compare_dumps(args: argparse.Namespace) -> int:
+    """`dump --against`: the first differing token of each sample, with the case's tokenizer where there is one."""
+    from eaglelab.investigation import NotGiven
+    from eaglelab.renderings import MAX_ROWS, Rendering, compare_renderings, read_jsonl, summary
+
+    tokenizer = None
+    if is_case(args.dump):
+        with contextlib.suppress(NotGiven):  # ids are shown instead
+            tokenizer = case_investigation(args.dump).tokenizer
+    dump = dump_of(args.dump)
+    ours = [Rendering.of(s) for s in dump.samples(args.max_samples or None, args.seed)]
+    if args.against.is_file() and not is_case(args.against):
+        theirs = read_jsonl(args.against, tokenizer)
+    else:
+        theirs = (Rendering.of(s) for s in dump_of(args.against).samples(MAX_ROWS))
+    table = compare_renderings(ours, theirs, tokenizer)
+    rows = table.astype(object).where(table.notna(), None)
+    said = f"{len(ours)} of {len(dump):,} samples against {args.against}. {summary(table)}"
+    show(args, {"summary": summary(table), "samples": rows.to_dict(orient="records")}, visible(f"{said}\n{first_rows(rows.fillna(''), 'samples')}"))
     return 0
 
 
