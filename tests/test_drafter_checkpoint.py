@@ -139,17 +139,34 @@ def test_the_whole_vocabulary_needs_no_d2t(tmp_path):
     assert torch.equal(drafter.target_ids, torch.arange(V))
 
 
-@pytest.mark.parametrize("why", [{"tie_word_embeddings": True}, {"draft_vocab_size": V}])
-def test_a_borrowed_lm_head(tmp_path, why):
-    width = why.get("draft_vocab_size", 40)
-    state = tensors(without=("lm_head.weight",), draft_vocab_size=width)
-    folder = write(tmp_path, state, why)
+WHOLE = {"draft_vocab_size": V}
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_borrowed_lm_head(tmp_path, tied):
+    state = tensors(without=("lm_head.weight",), **WHOLE)
+    folder = write(tmp_path, state, WHOLE | {"tie_word_embeddings": tied})
     with pytest.raises(DrafterError, match=r"lm_head\.weight is borrowed from the target, whose lm_head is not given"):
         load_drafter(folder, device="cpu")
-    head = torch.randn(width, H)
+    head = torch.randn(V, H)
     drafter, audit = load_drafter(folder, device="cpu", lm_head=head)
     assert audit.borrowed == ("lm_head.weight",)
     assert torch.equal(drafter.lm_head.weight, head)
+
+
+def test_a_tied_drafter_speaks_through_its_own_table(tmp_path):
+    table = torch.randn(V, H)
+    state = tensors(without=("lm_head.weight",), **WHOLE) | {"embed_tokens.weight": table}
+    drafter, _ = load_drafter(write(tmp_path, state, WHOLE | {"tie_word_embeddings": True}), device="cpu", lm_head=torch.zeros(V, H))
+    assert torch.equal(drafter.lm_head.weight, table)
+    untied, _ = load_drafter(write(tmp_path, state, WHOLE), device="cpu", lm_head=torch.zeros(V, H))
+    assert not untied.lm_head.weight.any()
+
+
+def test_a_reduced_vocabulary_has_a_head_of_its_own(tmp_path):
+    folder = write(tmp_path, tensors(without=("lm_head.weight",)), {"tie_word_embeddings": True})
+    with pytest.raises(DrafterError, match=r"missing lm_head\.weight"):
+        load_drafter(folder, device="cpu", lm_head=torch.randn(V, H))
 
 
 def test_an_own_lm_head_is_never_replaced(tmp_path):
@@ -241,12 +258,19 @@ def test_d2t_of_floats_or_of_another_length(tmp_path):
         load_drafter(write(tmp_path, tensors() | {"d2t": torch.zeros(10, dtype=torch.int64)}), device="cpu")
 
 
-def test_layers_that_are_not_run(tmp_path):
-    mla = {"q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
-    with pytest.raises(DrafterError, match="a draft layer of type 'mla'; the replay runs llama and qwen3 layers"):
-        load_drafter(write(tmp_path, tensors(), mla), device="cpu")
-    with pytest.raises(DrafterError, match="2 draft layers; the replay runs drafters of one layer"):
+def test_a_layer_with_experts_is_not_run(tmp_path):
+    state = tensors() | {"midlayer.mlp.experts.0.up_proj.weight": torch.ones(2)}
+    with pytest.raises(
+        DrafterError, match=r"a draft layer with experts \(MoE; it holds midlayer\.mlp\.experts\.0.*\), expected a dense MLP"
+    ):
+        load_drafter(write(tmp_path, state), device="cpu")
+
+
+def test_a_layer_of_the_config_that_the_file_lacks(tmp_path):
+    with pytest.raises(DrafterError, match=r"missing layers\.1\.mlp\.gate_proj\.weight"):
         load_drafter(write(tmp_path, tensors(), {"num_hidden_layers": 2}), device="cpu")
+    with pytest.raises(DrafterConfigError, match="num_hidden_layers is 1000000, expected at most 128"):
+        load_drafter(write(tmp_path, tensors(), {"num_hidden_layers": 10**6}), device="cpu")
 
 
 class Foreign:
@@ -369,9 +393,9 @@ def test_rotary_takes_the_dtype_of_the_states():
 
 
 def test_a_borrowed_lm_head_of_another_shape(tmp_path):
-    folder = write(tmp_path, tensors(without=("lm_head.weight",)), {"tie_word_embeddings": True})
-    with pytest.raises(DrafterError, match=r"the borrowed lm_head is \[64, 24\], the drafter's config implies \[40, 24\]"):
-        load_drafter(folder, device="cpu", lm_head=torch.randn(V, H))
+    folder = write(tmp_path, tensors(without=("lm_head.weight",), **WHOLE), WHOLE)
+    with pytest.raises(DrafterError, match=r"the borrowed lm_head is \[64, 32\], the drafter's config implies \[64, 24\]: is it another"):
+        load_drafter(folder, device="cpu", lm_head=torch.randn(V, 32))
 
 
 def test_a_tensor_that_cannot_be_read_is_a_drafter_error(tmp_path):

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from eaglelab.drafter.config import DrafterConfig, DrafterConfigError, config_family, read_config
+from eaglelab.drafter.config import DrafterConfig, DrafterConfigError, Latent, config_family, read_config
 
 LLAMA = {
     "hidden_size": 64,
@@ -78,9 +78,40 @@ def test_modelopt_angelslim_and_eagle_layouts():
     assert eagle.rope["rope_theta"] == 10000.0
 
 
+MLA = {
+    "architectures": ["Eagle3DeepseekV2ForCausalLM"],
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 6,
+    "num_attention_heads": 5,
+}
+
+
 def test_mla_drafter():
-    for mark in ({"kv_lora_rank": 16}, {"architectures": ["Eagle3DeepseekV2ForCausalLM"]}):
-        assert DrafterConfig.from_dict({**SPECFORGE, **mark, "num_attention_heads": 5}).layer_type == "mla"
+    config = DrafterConfig.from_dict({**SPECFORGE, **MLA})
+    assert (config.layer_type, config.head_dim, config.rotated_width, config.num_key_value_heads) == ("mla", 12, 4, 5)
+    assert config.latent == Latent(q_rank=None, kv_rank=16, nope=8, rope=4, value=6, interleaved=True)
+    other = DrafterConfig.from_dict({**SPECFORGE, **MLA, "q_lora_rank": 24, "rope_interleave": False})
+    assert (other.latent.q_rank, other.latent.interleaved) == (24, False)
+    # The class decides: engines build llama layers whatever the target's sizes were.
+    named = DrafterConfig.from_dict({**SPECFORGE, "kv_lora_rank": 16})
+    assert (named.layer_type, named.latent) == ("llama", None)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"qk_nope_head_dim": None}, "qk_nope_head_dim is missing, expected a positive integer"),
+        ({"q_lora_rank": 0}, "q_lora_rank is 0, expected a positive integer"),
+        ({"qk_rope_head_dim": 5}, "qk_rope_head_dim is 5, expected an even number"),
+        ({"mla_use_nope": True}, "mla_use_nope .*expected an MLA layer with rope"),
+        ({"rope_scaling": {"type": "yarn", "factor": "64", "mscale_all_dim": 1.0}}, "the rope's factor is '64', expected a number"),
+    ],
+)
+def test_an_mla_drafter_that_cannot_be_built(change, said):
+    with pytest.raises(DrafterConfigError, match=said):
+        DrafterConfig.from_dict({**SPECFORGE, **MLA, **change})
 
 
 def test_rope_of_both_transformers_generations_is_the_same():

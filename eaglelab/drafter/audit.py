@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from eaglelab.drafter.config import DrafterConfig
+from eaglelab.drafter.shapes import expected_tensors, optional_tensors
 from eaglelab.outside_json import read_weight_map
 
 Header = dict[str, tuple[tuple[int, ...], str]]
@@ -72,56 +73,11 @@ def canonical_name(name: str) -> str:
     return name
 
 
-def expected_tensors(config: DrafterConfig) -> dict[str, tuple[int, ...]]:
-    """Canonical name -> shape of every tensor of a Llama-type draft layer with this config's flags."""
-    width, target, vocabulary = config.hidden_size, config.target_hidden_size, config.draft_vocab_size
-    queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
-    shapes = {
-        "fc.weight": (width, config.num_slots * target),
-        "midlayer.self_attn.q_proj.weight": (queries, 2 * width),
-        "midlayer.self_attn.k_proj.weight": (keys, 2 * width),
-        "midlayer.self_attn.v_proj.weight": (keys, 2 * width),
-        "midlayer.self_attn.o_proj.weight": (width, queries),
-        "midlayer.mlp.gate_proj.weight": (config.intermediate_size, width),
-        "midlayer.mlp.up_proj.weight": (config.intermediate_size, width),
-        "midlayer.mlp.down_proj.weight": (width, config.intermediate_size),
-        "midlayer.input_layernorm.weight": (width,),
-        "midlayer.hidden_norm.weight": (width,),
-        "midlayer.post_attention_layernorm.weight": (width,),
-        "norm.weight": (width,),
-        "lm_head.weight": (vocabulary, width),
-    }
-    if config.fc_bias:
-        shapes["fc.bias"] = (width,)
-    if config.attention_bias:
-        shapes |= {
-            "midlayer.self_attn.q_proj.bias": (queries,),
-            "midlayer.self_attn.k_proj.bias": (keys,),
-            "midlayer.self_attn.v_proj.bias": (keys,),
-        }
-    if config.layer_type == "qwen3":
-        shapes |= {f"midlayer.self_attn.{n}_norm.weight": (config.head_dim,) for n in "qk"}
-    if config.norm_before_fc:
-        shapes["input_norm.weight"] = (config.num_slots * target,)
-    if config.fc_norm:
-        shapes |= {f"fc_norm.{i}.weight": (target,) for i in range(config.num_slots)}
-    if vocabulary < config.vocab_size:
-        shapes["d2t"] = (vocabulary,)
-    if width != target:
-        shapes["embed_tokens.weight"] = (config.vocab_size, width)
-    return shapes
-
-
-def optional_tensors(config: DrafterConfig) -> dict[str, tuple[int, ...]]:
-    """Canonical name -> shape of tensors that may be there and are not needed."""
-    return {"t2d": (config.vocab_size,), "embed_tokens.weight": (config.vocab_size, config.hidden_size), "d2t": (config.draft_vocab_size,)}
-
-
 def audit_names(config: DrafterConfig, shapes: Mapping[str, tuple[int, ...]]) -> Audit:
     """Set a checkpoint's names and shapes against the config. shapes: logical name as stored -> shape."""
     have = {canonical_name(n): (n, tuple(s)) for n, s in shapes.items()}
     expected, optional = expected_tensors(config), optional_tensors(config)
-    borrowable = {"lm_head.weight"} if config.tie_word_embeddings or config.draft_vocab_size == config.vocab_size else set()
+    borrowable = {"lm_head.weight"} if config.draft_vocab_size == config.vocab_size else set()
     absent = [n for n in expected if n not in have]
     wrong = [
         f"{have[name][0]} is {list(have[name][1])}, the config implies {list(shape)}"

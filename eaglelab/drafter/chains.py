@@ -78,43 +78,62 @@ def draft_chains(
     than the config's. A chain that runs past its sample's end goes on with the last token; its steps must not be counted.
     """
     flags = flags or Flags.of(drafter.config)
-    layer, all_rows = drafter.midlayer, torch.arange(len(packed.token_ids), device=fused.device)
-    positions = packed.positions
+    all_rows = torch.arange(len(packed.token_ids), device=fused.device)
 
     def token_embeds(which: Tensor, step: int) -> Tensor:
         by = 1 + step + token_shift
         source = packed.ahead(which, by) if by >= 0 else (which + by).clamp(min=0)
         return embed(packed.token_ids[source]).to(fused.dtype)
 
-    x, residual = layer.enter(token_embeds(all_rows, 0), fused, flags)  # [M, 2H], [M, H]
-    rotary = drafter.rotary(positions, fused)
-    prefix_k, prefix_v = layer.keys_values(x, rotary, flags)  # [M, kv_heads, D]
-    queries = layer.queries(x[rows], (rotary[0][rows], rotary[1][rows]), flags)  # [R, heads, D]
-    own_k, own_v = prefix_k.new_empty(len(rows), 0, *prefix_k.shape[1:]), prefix_v.new_empty(len(rows), 0, *prefix_v.shape[1:])
-    attended = _attend(packed, rows, queries, prefix_k, prefix_v, own_k, own_v)
-    output = drafter.speak(layer.leave(attended, residual[rows]), flags)
+    hidden, embeds = fused, token_embeds(all_rows, 0)  # [M, H]
+    rotary = drafter.rotary(packed.positions, fused)
+    caches = []
+    for layer in drafter.stack:  # all rows: a further layer's keys are made of this one's output
+        x, residual = layer.enter(embeds, hidden, flags)  # [M, 2H], [M, H]; [M, H] twice in further layers
+        keys, values = layer.self_attn.keys_values(x, rotary, flags)  # [M, kv_heads, D]
+        queried = rows if layer is drafter.stack[-1] else all_rows
+        caches.append(_Cache(packed, rows, keys, values, layer.self_attn.scale))
+        queries = layer.self_attn.queries(x[queried], (rotary[0][queried], rotary[1][queried]), flags)
+        hidden, embeds = layer.leave(caches[-1].attend(queries, queried), residual[queried], flags), None
+    output = drafter.speak(hidden, flags)  # [R, H]
     yield output
     for step in range(1, steps):
-        x, residual = layer.enter(token_embeds(rows, step), output.carried, flags)  # [R, 2H], [R, H]
-        rotary = drafter.rotary(positions[rows] + step, fused)
-        keys, values = layer.keys_values(x, rotary, flags)
-        own_k, own_v = (
-            torch.cat([own_k, keys[:, None]], dim=1),
-            torch.cat([own_v, values[:, None]], dim=1),
-        )  # [R, step, kv_heads, D]
-        attended = _attend(packed, rows, layer.queries(x, rotary, flags), prefix_k, prefix_v, own_k, own_v)
-        output = drafter.speak(layer.leave(attended, residual), flags)
+        hidden, embeds = output.carried, token_embeds(rows, step)  # [R, H]
+        rotary = drafter.rotary(packed.positions[rows] + step, fused)
+        for layer, cache in zip(drafter.stack, caches, strict=True):
+            x, residual = layer.enter(embeds, hidden, flags)
+            cache.grow(*layer.self_attn.keys_values(x, rotary, flags))
+            attended = cache.attend(layer.self_attn.queries(x, rotary, flags), rows)
+            hidden, embeds = layer.leave(attended, residual, flags), None
+        output = drafter.speak(hidden, flags)
         yield output
 
 
-def _attend(packed: Packed, rows: Tensor, q: Tensor, prefix_k: Tensor, prefix_v: Tensor, own_k: Tensor, own_v: Tensor) -> Tensor:
-    """Attention sample by sample: no chain sees another sample."""
-    edges = torch.searchsorted(rows, torch.tensor(packed.starts, device=rows.device)).tolist()
-    parts = []
-    for first, last, begin, end in zip(edges, edges[1:], packed.starts, packed.starts[1:], strict=False):
-        if first == last:
-            continue
-        mine, sample = slice(first, last), slice(begin, end)
-        seen = rows[mine] - begin
-        parts.append(chain_attention(q[mine], prefix_k[sample], prefix_v[sample], own_k[mine], own_v[mine], seen))
-    return torch.cat(parts) if parts else q
+class _Cache:
+    """One layer's keys and values: of all rows of the true text, and of the steps that each chain has drafted."""
+
+    def __init__(self, packed: Packed, rows: Tensor, keys: Tensor, values: Tensor, scale: float) -> None:
+        """rows: [R], where chains start; keys, values: [M, kv_heads, D] of all rows."""
+        self.packed, self.keys, self.values, self.scale = packed, keys, values, scale
+        self.own_keys, self.own_values = (x.new_empty(len(rows), 0, *x.shape[1:]) for x in (keys, values))  # [R, step, kv_heads, D]
+
+    def grow(self, keys: Tensor, values: Tensor) -> None:
+        """One more drafted step of every chain. keys, values: [R, kv_heads, D]."""
+        self.own_keys = torch.cat([self.own_keys, keys[:, None]], dim=1)
+        self.own_values = torch.cat([self.own_values, values[:, None]], dim=1)
+
+    def attend(self, queries: Tensor, rows: Tensor) -> Tensor:
+        """Sample by sample: no row sees another sample. queries: [n, heads, D] of `rows` [n], ascending; they are the chains' rows once
+        these have drafted. Returns [n, heads, D of values]."""
+        edges = torch.searchsorted(rows, torch.tensor(self.packed.starts, device=rows.device)).tolist()
+        own_keys, own_values = self.own_keys, self.own_values
+        if not own_keys.shape[1]:  # before the first drafted step: any rows may ask
+            own_keys, own_values = (x.new_empty(len(rows), *x.shape[1:]) for x in (own_keys, own_values))
+        parts = []
+        for first, last, begin, end in zip(edges, edges[1:], self.packed.starts, self.packed.starts[1:], strict=False):
+            if first == last:
+                continue
+            mine, sample = slice(first, last), slice(begin, end)
+            keys, values, seen = self.keys[sample], self.values[sample], rows[mine] - begin
+            parts.append(chain_attention(queries[mine], keys, values, own_keys[mine], own_values[mine], seen, self.scale))
+        return torch.cat(parts) if parts else queries.new_empty(0, queries.shape[1], self.values.shape[-1])

@@ -1,7 +1,11 @@
-"""Load a drafter: EAGLE/SpecForge (`midlayer.*`) or speculators/ModelOpt (`layers.0.*`) names, safetensors or .bin."""
+"""Load a drafter: EAGLE/SpecForge (`midlayer.*`) or speculators/ModelOpt (`layers.0.*`) names, safetensors or .bin, whole or in shards.
+
+Quantised weights (FP8, INT8, packed integers) come dequantised out of `eaglelab.target`; a layout that it cannot read is an error.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,7 @@ from eaglelab.drafter.audit import Audit, DrafterError, audit_names, canonical_n
 from eaglelab.drafter.config import DrafterConfig
 from eaglelab.drafter.embedding import EmbeddingRows
 from eaglelab.drafter.model import Drafter
+from eaglelab.drafter.shapes import expected_tensors
 from eaglelab.drafter.vocabulary import check_d2t
 from eaglelab.target.checkpoint import Checkpoint, open_checkpoint
 from eaglelab.target.errors import CheckpointError
@@ -47,20 +52,25 @@ def load_drafter(
 ) -> tuple[Drafter, Audit]:
     """The drafter of a folder, ready to replay, and the audit of its tensors.
 
-    lm_head: [Vd, H], the target's, for a checkpoint that borrows it. Raises DrafterError: tensors missing or of the wrong shape (by
+    lm_head: [V, H], the target's, for a checkpoint that borrows it (only one over the whole vocabulary can). Raises DrafterError: tensors missing or of the wrong shape (by
     name), a layer type that the replay does not run, d2t out of range; DrafterConfigError for a config that is no EAGLE-3 drafter's.
     """
     folder = Path(folder)
     config = DrafterConfig.load(folder)
-    check_runs(config, folder)
     try:
         checkpoint = open_checkpoint(folder)
+        check_runs(checkpoint.names(), folder)
         shapes = {n: checkpoint.shape(n) for n in checkpoint.names()}
+        expected = expected_tensors(config)
+        for name, shape in shapes.items():
+            if expected.get(canonical_name(name), shape) != shape:
+                checkpoint.tensor(name)  # a quantised layout that cannot be read says so, which is more than its shape tells
     except CheckpointError as error:
         raise DrafterError(f"{folder}: {error}") from error
     audit = audit_names(config, shapes)
+    own_head = audit.embedding if config.tie_word_embeddings else None
     problems = [f"missing {n}" for n in audit.missing] + list(audit.wrong_shape)
-    if audit.borrowed and lm_head is None:
+    if audit.borrowed and lm_head is None and own_head is None:
         problems.append(f"{audit.borrowed[0]} is borrowed from the target, whose lm_head is not given")
     if problems:
         raise DrafterError(f"{folder}: " + "; ".join(problems) + _names_near(audit))
@@ -68,10 +78,10 @@ def load_drafter(
         drafter = Drafter(config)
     try:
         state = read_state(checkpoint, set(drafter.state_dict()))
+        if audit.borrowed:  # a tied drafter speaks through its own table where it has one
+            state["lm_head.weight"] = checkpoint.tensor(own_head) if own_head else check_borrowed(lm_head, config, folder)
     except CheckpointError as error:
         raise DrafterError(f"{folder}: {error}") from error
-    if audit.borrowed:
-        state["lm_head.weight"] = check_borrowed(lm_head, config, folder)
     if "d2t" in state:
         state["d2t"] = check_d2t(state["d2t"], config, folder)
     else:
@@ -85,19 +95,22 @@ def load_drafter(
     return drafter.eval(), audit
 
 
-def check_runs(config: DrafterConfig, folder: Path) -> None:
+def check_runs(names: Iterable[str], folder: Path) -> None:
     """Raise DrafterError for a draft layer that the replay has no code for."""
-    if config.layer_type not in ("llama", "qwen3"):
-        raise DrafterError(f"{folder}: a draft layer of type {config.layer_type!r}; the replay runs llama and qwen3 layers")
-    if config.num_layers != 1:
-        raise DrafterError(f"{folder}: {config.num_layers} draft layers; the replay runs drafters of one layer")
+    experts = next((n for n in names if ".mlp.experts." in n), None)
+    if experts is not None:  # TorchSpec trains them; vLLM and SGLang build a dense MLP in their place
+        raise DrafterError(
+            f"{folder}: a draft layer with experts (MoE; it holds {experts}), expected a dense MLP: the replay runs no MoE layers"
+        )
 
 
 def check_borrowed(lm_head: Any, config: DrafterConfig, folder: Path) -> Tensor:
     """The target's lm_head, [Vd, H], a tensor or one on disk (`Checkpoint.lazy`). Raises DrafterError where its shape is another."""
     expected = (config.draft_vocab_size, config.hidden_size)
     if tuple(lm_head.shape) != expected:
-        raise DrafterError(f"{folder}: the borrowed lm_head is {list(lm_head.shape)}, the drafter's config implies {list(expected)}")
+        raise DrafterError(
+            f"{folder}: the borrowed lm_head is {list(lm_head.shape)}, the drafter's config implies {list(expected)}: is it another target's?"
+        )
     return lm_head[: expected[0]]
 
 

@@ -22,8 +22,28 @@ MAX_SLOTS = 64
 """Slots of one fc, and layer ids in a config. Drafters have 3 to 5."""
 
 
+MAX_LAYERS = 128
+"""Decoder layers of a drafter; they have one, seldom up to five."""
+
+
 class DrafterConfigError(ValueError):
     """A config.json that cannot be used as an EAGLE-3 drafter's, with the reason."""
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Sizes of an MLA layer's heads (DeepSeek, Kimi)."""
+
+    q_rank: int | None
+    """Queries go through a projection of this width; None: straight from the input."""
+    kv_rank: int
+    nope: int
+    """Channels of a query or key head that are not rotated."""
+    rope: int
+    """Channels that are."""
+    value: int
+    interleaved: bool = True
+    """Neighbouring channels are rotated as pairs, in engines always; False: the two halves (`rope_interleave: false`)."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +58,7 @@ class DrafterConfig:
     num_attention_heads: int
     num_key_value_heads: int
     head_dim: int
+    """Channels of a query or key head; in an MLA layer with and without rotation together."""
     intermediate_size: int
     rms_norm_eps: float
     rope: dict[str, Any]  # always has "rope_theta"; "rope_type" and its parameters when not default
@@ -45,6 +66,8 @@ class DrafterConfig:
     num_layers: int = 1
     layer_type: str = "llama"
     """`llama`, `qwen3` (q and k norms) or `mla`."""
+    latent: Latent | None = None
+    """Of `mla` layers only."""
     family: str = "specforge"
     """The framework that wrote the file, one of `FAMILIES`."""
     norm_before_residual: bool = False
@@ -56,6 +79,11 @@ class DrafterConfig:
     attention_bias: bool = False
     fc_bias: bool = False
     tie_word_embeddings: bool = False
+
+    @property
+    def rotated_width(self) -> int:
+        """Channels of a head that the rotary embedding turns."""
+        return self.latent.rope if self.latent else self.head_dim
 
     @property
     def post_norm_recurrence(self) -> bool:
@@ -77,7 +105,8 @@ class DrafterConfig:
         count = partial(_count, layer, source)
         hidden, heads, vocab = count("hidden_size"), count("num_attention_heads"), count("vocab_size")
         layer_type = _layer_type(config, layer)
-        if layer.get("head_dim") is None and hidden % heads and layer_type != "mla":
+        latent = _latent(layer, source) if layer_type == "mla" else None
+        if layer.get("head_dim") is None and hidden % heads and not latent:
             raise DrafterConfigError(
                 f"{source}: hidden_size {hidden} is no multiple of num_attention_heads {heads}, and no head_dim is given"
             )
@@ -91,14 +120,15 @@ class DrafterConfig:
             vocab_size=vocab,
             draft_vocab_size=draft_vocab,
             num_attention_heads=heads,
-            num_key_value_heads=count("num_key_value_heads", heads),
-            head_dim=count("head_dim", hidden // heads),
+            num_key_value_heads=heads if latent else count("num_key_value_heads", heads),
+            head_dim=latent.nope + latent.rope if latent else count("head_dim", hidden // heads),
             intermediate_size=count("intermediate_size"),
             rms_norm_eps=_number(layer, source, "rms_norm_eps", 1e-6),
             rope=normalise_rope(layer, source),
             max_position_embeddings=count("max_position_embeddings", 8192),
-            num_layers=count("num_hidden_layers", 1),
+            num_layers=_num_layers(layer, source),
             layer_type=layer_type,
+            latent=latent,
             family=family,
             **_flags(config, layer, family),
         )
@@ -207,12 +237,36 @@ def _refuse_other_drafters(raw: Mapping[str, Any], source: str) -> None:
         )
 
 
+def _num_layers(layer: Mapping[str, Any], source: str) -> int:
+    number = _count(layer, source, "num_hidden_layers", 1)
+    if number > MAX_LAYERS:
+        raise DrafterConfigError(f"{source}: num_hidden_layers is {number}, expected at most {MAX_LAYERS}; is it the target's config?")
+    return number
+
+
 def _layer_type(raw: Mapping[str, Any], layer: Mapping[str, Any]) -> str:
     architecture = first_architecture(raw) or ""
-    if "Deepseek" in architecture or layer.get("kv_lora_rank") is not None:
+    if "Deepseek" in architecture or (layer.get("kv_lora_rank") is not None and "Llama" not in architecture):
         return "mla"
     nested_qwen3 = layer is not raw and layer.get("model_type") == "qwen3"
     return "qwen3" if nested_qwen3 or architecture == "Eagle3Qwen3ForCausalLM" else "llama"
+
+
+def _latent(layer: Mapping[str, Any], source: str) -> Latent:
+    if layer.get("mla_use_nope"):
+        raise DrafterConfigError(f"{source}: mla_use_nope (Kimi K3: MLA without rotation) is not handled; expected an MLA layer with rope")
+    rank = layer.get("q_lora_rank")
+    latent = Latent(
+        q_rank=None if rank is None else _count(layer, source, "q_lora_rank"),
+        kv_rank=_count(layer, source, "kv_lora_rank"),
+        nope=_count(layer, source, "qk_nope_head_dim"),
+        rope=_count(layer, source, "qk_rope_head_dim"),
+        value=_count(layer, source, "v_head_dim"),
+        interleaved=layer.get("rope_interleave") is not False,
+    )
+    if latent.rope % 2:
+        raise DrafterConfigError(f"{source}: qk_rope_head_dim is {latent.rope}, expected an even number")
+    return latent
 
 
 def _flags(raw: Mapping[str, Any], layer: Mapping[str, Any], family: str) -> dict[str, Any]:
@@ -241,6 +295,9 @@ def normalise_rope(layer: Mapping[str, Any], source: str = "config.json") -> dic
     legacy_type = rope.pop("type", None)
     rope["rope_type"] = rope.get("rope_type") or legacy_type or "default"
     rope["rope_theta"] = _number(rope, source, "rope_theta", 10000.0)
+    for key in ("factor", "mscale", "mscale_all_dim"):
+        if key in rope and (isinstance(rope[key], bool) or not isinstance(rope[key], (int, float))):
+            raise DrafterConfigError(f"{source}: the rope's {key} is {rope[key]!r}, expected a number")
     return rope
 
 
