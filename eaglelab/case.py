@@ -38,6 +38,8 @@ class DumpSection:
 class DrafterSection:
     path: Path | None = None
     embed: Path | None = None
+    vocabulary: Path | None = None
+    """Another vocabulary map to hold the drafter's against: a checkpoint, `vocab_mapping.pt`, `d2t.npy`."""
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def test_nothing_wrong_is_said_to_be_so(world, tmp_path):
     assert exit_code(by_id.values()) == 0
     assert (said.stage, said.confidence) == ("none found", "sure")
     assert by_id["replay.expected"].title in said.text
-    assert by_id["drafter.vocabulary"].numbers["coverage"] == pytest.approx(40 / 48, abs=0.03)
+    assert by_id["drafter.vocabulary.coverage"].numbers["coverage"] == pytest.approx(40 / 48, abs=0.03)
     names = inv.replays[0].table["variant"].tolist()
     assert len(names) == len(set(names)) >= 24  # every ordered choice of 3 out of 4 slots, each once
 
@@ -234,7 +234,7 @@ def test_a_lost_vocabulary_map_is_a_fault(world, tmp_path):
     edit_tensors(case, lambda t: t.update(d2t=torch.zeros_like(t["d2t"])))
     by_id, _, _ = look(case)
     assert by_id["drafter.vocabulary"].status is FAIL
-    assert "identity or out of order" in by_id["drafter.vocabulary"].title
+    assert "d2t is all zeros" in by_id["drafter.vocabulary"].evidence
 
 
 def test_the_whole_vocabulary_needs_no_map(world, tmp_path):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from eaglelab.checks import configs, dump, replay, text, weights, wiring
+from eaglelab.checks import configs, dump, replay, text, vocabulary, weights, wiring
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation, NotGiven
 
@@ -34,7 +34,9 @@ CHECKS: tuple[Check, ...] = (
     Check("text.mask", "How much of the text trains?", "dump", text.mask),
     Check("text.faults", "Is the text itself in order?", "dump", text.faults),
     Check("text.tokens", "Were the prompts made with this tokenizer?", "dump", text.tokens),
-    Check("drafter.vocabulary", "Does the draft vocabulary's map hold?", "dump", weights.vocabulary_map),
+    Check("drafter.vocabulary", "Does the draft vocabulary's map hold?", "dump", vocabulary.vocabulary_map),
+    Check("drafter.vocabulary.other", "Is it the map that the drafter was trained with?", "dump", vocabulary.vocabulary_other),
+    Check("drafter.embedding", "Is the drafter's embedding table the target's?", "dump", weights.drafter_embedding),
     Check("wiring.dump", "Which boundary does each slot hold?", "target", wiring.identity),
     Check("wiring.claims", "Is what people say of the slots true?", "target", wiring.claims),
     Check("wiring.match", "Does the engine feed what the dump holds?", "target", wiring.match),
@@ -42,6 +44,7 @@ CHECKS: tuple[Check, ...] = (
     Check("text.first_token", "Which predicted token is the first that trains?", "target", text.first_token),
     Check("dump.format", "Does the dump hold the layers that its format implies?", "target", dump.layout),
     Check("dump.last_state", "Is the last state normed once?", "target", dump.last_state),
+    Check("drafter.vocabulary.coverage", "How much can the draft vocabulary say?", "replay", vocabulary.vocabulary_coverage),
     Check("replay.works", "Does the drafter work, on its own, on these samples?", "replay", replay.works),
     Check("replay.order", "Which order of slots does the drafter fit?", "replay", replay.order),
     Check("replay.engine", "What does the engine's wiring cost?", "replay", replay.engine_feed),

@@ -1,116 +1,193 @@
-"""The drafter's checkpoint: names and shapes from its header, then the vocabulary map."""
+"""The drafter's checkpoint: names, shapes and dtypes from its headers, and what the engine makes of what is wrong with them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
+from eaglelab.engines.loading import ENGINES, Consequence, consequences
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation, NotGiven
 
 DRAFTER = "`[drafter] path` names the folder with the drafter's config.json and weights"
+LAYERS = ("midlayer.", "layers.", "fc", "norm.", "input_norm.", "lm_head.")
+"""How the names of weights begin that a forward pass uses: unexpected ones among them were trained, and nothing uses them."""
+TABLE_ROWS = 64  # rows of the two embedding tables that are compared
+SAME = 2**-6  # relative difference of two rows that one rounding to bf16 (2^-8), or two, may leave
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that a checkpoint has otherwise than its config says, and what the engines do."""
+
+    text: str
+    consequences: list[Consequence]
+    sure: bool = True
+    """False where it may be meant so: the replay decides."""
+
+    @property
+    def matters(self) -> bool:
+        """Unless every engine that is looked at makes the same of it as of a sound one."""
+        return any(c.effect != "harmless" for c in self.consequences) or not self.consequences
+
+
+def engines_of(inv: Investigation) -> tuple[str, ...]:
+    """The case's engine, or all that are known where it names none."""
+    engine = inv.engine
+    return (engine.name,) if engine is not None and engine.name in ENGINES else ENGINES
 
 
 def drafter_complete(inv: Investigation) -> Iterator[Finding]:
-    """Every tensor that the config implies is there, with the right shape."""
+    """Every tensor that the config implies is there, with the right shape and dtype; else what the engine does."""
     if inv.case.drafter.path is None:
         raise NotGiven("a drafter", DRAFTER)
-    audit = inv.audit
-    if audit is None:  # a .bin: only loading it tells
-        inv.drafter  # noqa: B018
-        yield Finding(
-            "drafter.complete", "The drafter loads, with every tensor that its config implies", Status.PASS, evidence="A .bin file: loaded."
-        )
-        return
-    config = inv.drafter_config
-    problems = [f"missing {n}" for n in audit.missing] + list(audit.wrong_shape)
-    extra = f" Not used: {', '.join(audit.unexpected[:6])}." if audit.unexpected else ""
+    config, audit = inv.drafter_config, inv.audit
+    problems = list(_problems(inv))
+    bad = [p for p in problems if p.sure and p.matters]
+    doubtful = [p for p in problems if not p.sure and p.matters]
+    said = [p.text for p in bad or doubtful]
+    status = Status.FAIL if bad else Status.CANNOT_TELL if doubtful else Status.PASS
+    whole = (
+        f"The drafter's checkpoint is whole: {config.num_slots} slots of {config.target_hidden_size} into a layer of {config.hidden_size}"
+    )
+    title = whole if status is Status.PASS else f"The drafter's checkpoint does not fit its config: {_few(said, 3, '; ')}"
+    stored = ", ".join(f"{count} weights in {kind}" for kind, count in audit.dtypes.items())
     borrowed = f" Taken from the target: {', '.join(audit.borrowed)}." if audit.borrowed else ""
+    notes = [p for p in problems if not p.matters or (bad and p in doubtful)]
+    also = f" Also: {_few([p.text for p in notes], 6, '; ')}." if notes else ""
     yield Finding(
         id="drafter.complete",
-        title=(
-            f"The drafter's checkpoint does not fit its config: {'; '.join(problems[:3])}"
-            + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
-            if problems
-            else f"The drafter's checkpoint is whole: {config.num_slots} slots of {config.target_hidden_size} into a layer of {config.hidden_size}"
-        ),
-        status=Status.FAIL if problems else Status.PASS,
+        title=title,
+        status=status,
         claim=f"The config describes a {config.layer_type} draft layer ({config.family} layout) with {config.draft_vocab_size} draft tokens.",
-        evidence=("; ".join(problems) + "." if problems else "Every name and shape that the config implies is in the file.")
-        + extra
-        + borrowed,
+        evidence=("; ".join(said) + "." if said else "Every name and shape that the config implies is in the file.")
+        + f" {stored}.{also}{borrowed}{_what_engines_do(problems)}",
         numbers={
             "missing": list(audit.missing),
             "wrong_shape": list(audit.wrong_shape),
             "unexpected": list(audit.unexpected),
             "borrowed": list(audit.borrowed),
+            "wrong_dtype": audit.wrong_dtype,
+            "quantised": list(audit.quantised),
+            "dtypes": audit.dtypes,
+            "absent_shards": audit.absent_shards,
+            "engines": [
+                {"what": p.text, "engine": c.engine, "effect": c.effect, "does": c.text, "read": c.read}
+                for p in problems
+                for c in p.consequences
+            ],
         },
-        next="Export the checkpoint again. SGLang says nothing about missing tensors: they stay random, and the accept length is 1.0."
-        if problems
+        next="Export the checkpoint again, with every tensor of the training run."
+        if bad
+        else "These weights were trained and nothing uses them: is a flag missing in the config? The replay shows how the drafter does without."
+        if doubtful
         else "",
     )
 
 
-def vocabulary_map(inv: Investigation) -> Iterator[Finding]:
-    """d2t in range, ascending, and how much of the trained text the draft vocabulary can say: an upper bound on acceptance."""
+def _problems(inv: Investigation) -> Iterator[Problem]:
+    from eaglelab.drafter.audit import canonical_name
+
+    audit, config, engines = inv.audit, inv.drafter_config, engines_of(inv)
+
+    def problem(text: str, case: str, name: str, sure: bool = True) -> Problem:
+        return Problem(text, consequences(engines, case, canonical_name(name), config.layer_type), sure)
+
+    for file, count in audit.absent_shards.items():
+        yield problem(f"the index names {file}, which is not there ({count} tensors)", "absent_shard", file)
+    for name in () if audit.absent_shards else audit.missing:
+        tied = name == "lm_head.weight" and config.tie_word_embeddings
+        yield problem(f"missing {name}", "lm_head_tied_reduced" if tied else "missing", name)
+    for text in audit.wrong_shape:
+        yield problem(text, "wrong_shape", text.split(" is ")[0])
+    for name, kind in audit.wrong_dtype.items():
+        is_map = canonical_name(name) == "d2t"
+        text = f"{name} is {kind}, expected " + ("whole numbers" if is_map else "floats, or scales beside it")
+        yield problem(text, "map_of_floats" if is_map else "integers", name)
+    if audit.quantised and not (inv.draft_config or {}).get("quantization_config"):
+        text = f"{len(audit.quantised)} quantised weights ({audit.quantised[0]}, …) and no quantization_config in the config"
+        yield problem(text, "quantised", audit.quantised[0])
+    for kind, names in audit.respelt.items():
+        yield problem(f"{len(names)} names are spelt like {names[0]}", kind, names[0])
+    for name in audit.unexpected:
+        used = canonical_name(name).startswith(LAYERS) and "rotary_emb" not in name
+        stops = [c for c in consequences(engines, "unexpected", canonical_name(name), config.layer_type) if c.effect == "stops"]
+        if used or (stops and len(engines) == 1):
+            yield problem(f"{name} is in no drafter of this config", "unexpected", name, sure=bool(stops) and len(engines) == 1)
+        else:
+            yield Problem(f"{name} is not used", [])
+    for name in audit.borrowed:
+        number = (inv.draft_config or {}).get("draft_vocab_size")
+        case = "lm_head_tied" if config.tie_word_embeddings else "lm_head_null" if number is None else "lm_head_same"
+        yield problem(f"{name} is left to the target's", case, name, sure=len(engines) == 1)
+
+
+def _what_engines_do(problems: list[Problem]) -> str:
+    """One sentence an engine and deed, with the sources in `numbers`."""
+    deeds: dict[tuple[str, str], list[str]] = {}
+    for p in problems:
+        for c in p.consequences:
+            deeds.setdefault((c.engine, c.text), []).append(p.text)
+    return "".join(f" {engine} (as read in its code), where {_few(what, 3, '; ')}: {text}." for (engine, text), what in deeds.items())
+
+
+def _few(texts: list[str], most: int, between: str) -> str:
+    return between.join(texts[:most]) + (f"{between}and {len(texts) - most} more" if len(texts) > most else "")
+
+
+def drafter_embedding(inv: Investigation) -> Iterator[Finding]:
+    """An embedding table of the drafter's own: is it the target's? SGLang overwrites it, vLLM keeps it."""
     if inv.case.drafter.path is None:
         raise NotGiven("a drafter", DRAFTER)
-    broken = _broken_map(inv)
-    if broken:
-        yield Finding(
-            "drafter.vocabulary",
-            "The draft vocabulary's map is broken: drafted tokens are none of the target's",
-            Status.FAIL,
-            claim="d2t holds offsets: target id = draft id + d2t[draft id].",
-            evidence=broken,
-            next="Export d2t from the training run again.",
+    name, config = inv.audit.embedding, inv.drafter_config
+    if name is None or config.hidden_size != config.target_hidden_size:
+        title = (
+            "The drafter brings no embedding table: the target's is used"
+            if name is None
+            else "Only the drafter's own embedding table fits its width"
         )
+        yield Finding("drafter.embedding", title, Status.NOT_APPLICABLE)
         return
-    drafter = inv.drafter
-    config = drafter.config
-    if config.draft_vocab_size == config.vocab_size:
-        yield Finding("drafter.vocabulary", "The drafter speaks the target's whole vocabulary: no map is needed", Status.NOT_APPLICABLE)
-        return
-    import torch
+    rows = _target_rows(inv)
+    from eaglelab.drafter.checkpoint import own_embedding
 
-    ids = drafter.target_ids.cpu()
-    ascending = bool((ids.diff() > 0).all())
-    identity = bool((ids == torch.arange(len(ids))).all())
-    numbers = {"draft_vocab_size": config.draft_vocab_size, "vocab_size": config.vocab_size, "ascending": ascending, "identity": identity}
-    covered = ""
-    if inv.dump is not None:
-        from eaglelab.replay.answers import trained_positions
-
-        spoken = torch.cat([s.token_ids[trained_positions(s)] for s in inv.samples])
-        share = float(torch.isin(spoken, ids).float().mean()) if len(spoken) else float("nan")
-        numbers |= {"coverage": share, "trained_tokens": len(spoken)}
-        covered = f" It covers {share:.1%} of {len(spoken):,} trained tokens: on the target's own text no acceptance can be higher."
-    bad = identity or not ascending
+    mine = own_embedding(inv.case.drafter.path, rows.token_ids)(rows.token_ids).float()  # [n, H]
+    target = rows.rows.float()
+    if mine.shape != target.shape:
+        raise ValueError(f"{name} has rows of {mine.shape[1]}, those of {rows.source} are {target.shape[1]} wide")
+    apart = (mine - target).norm(dim=1) / target.norm(dim=1).clamp(min=1e-12)  # [n]
+    differ, n = int((apart > SAME).sum()), len(apart)
+    does = consequences(engines_of(inv), "embedding", name)
+    lost = [c for c in does if c.effect != "harmless"] if differ else []
     yield Finding(
-        id="drafter.vocabulary",
-        title="The draft vocabulary's map is the identity or out of order: d2t was lost or made wrongly"
-        if bad
-        else f"The draft vocabulary's map is sound; {config.draft_vocab_size:,} of {config.vocab_size:,} tokens",
-        status=Status.FAIL if bad else Status.PASS,
-        claim="d2t holds offsets: target id = draft id + d2t[draft id].",
-        evidence=("Target ids ascend." if ascending else "Target ids do not ascend.") + covered,
-        numbers=numbers,
-        next="Export d2t from the training run again; without it an engine takes the first tokens of the vocabulary." if bad else "",
+        id="drafter.embedding",
+        title=f"The drafter's embedding table is not the target's: {differ:,} of {n:,} rows differ"
+        if differ
+        else f"The drafter's embedding table is the target's, in all {n:,} rows compared",
+        status=Status.PASS if not lost else Status.FAIL if len(does) == 1 else Status.CANNOT_TELL,
+        claim=f"{name} is in the drafter's checkpoint.",
+        evidence=f"Relative difference of a row: median {float(apart.median()):.2g}, largest {float(apart.max()):.2g}, against {rows.source}."
+        + "".join(f" {c.engine} {c.text}." for c in does if differ),
+        numbers={"rows": n, "differ": differ, "median": float(apart.median()), "largest": float(apart.max())},
+        next="The drafter was trained with another table: serve it with an engine that keeps it, or train with the target's, frozen."
+        if lost
+        else "",
     )
 
 
-def _broken_map(inv: Investigation) -> str:
-    """Why d2t cannot be used, empty where it can or where there is none to look at."""
-    from eaglelab.drafter.audit import DrafterError
-    from eaglelab.drafter.vocabulary import check_d2t
-    from eaglelab.target.checkpoint import CheckpointError, open_checkpoint
+def _target_rows(inv: Investigation):
+    """A few rows of the target's table, spread over it: from its checkpoint, or those at hand."""
+    import torch
 
-    try:
-        checkpoint = open_checkpoint(inv.case.drafter.path)
-        if "d2t" not in checkpoint.names() or len(checkpoint.shape("d2t")) != 1:
-            return ""
-        check_d2t(checkpoint.tensor("d2t"), inv.drafter_config, inv.case.drafter.path)
-    except CheckpointError:
-        return ""  # loading the drafter says what is wrong with the file
-    except DrafterError as error:
-        return str(error)
-    return ""
+    from eaglelab.drafter.embedding import EmbeddingRows, load_embedding_rows
+    from eaglelab.target import TensorSource
+
+    if inv.case.target.path is not None:
+        tensors = TensorSource(inv.case.target.path)
+        size = min(tensors.checkpoint.vocab_size, inv.drafter_config.vocab_size)
+        ids = torch.linspace(0, size - 1, TABLE_ROWS).long().unique()
+        return EmbeddingRows(ids, tensors.embedding_rows(ids), "the target's embedding table")
+    if inv.case.drafter.embed is None:
+        raise NotGiven("rows of the target's embedding table", "give `[target] path`, or `[drafter] embed`")
+    rows = load_embedding_rows(inv.case.drafter.embed)
+    return EmbeddingRows(rows.token_ids[:TABLE_ROWS], rows.rows[:TABLE_ROWS], rows.source)
