@@ -7,8 +7,7 @@ Words (the name is always said):
 - *conditional* at step k: step k is right given that steps 0..k-1 are.
 - *accept length*: tokens per verify pass, the bonus token included. Every other definition is converted by a function below.
 
-Which reports use which: SpecForge's `acc_k` is marginal; speculators' `full_acc_k` and vLLM's per-position rates are joint;
-the EAGLE papers' n-alpha and speculators' `cond_acc_k` are conditional.
+Which reports use which, by name and version, is in `eaglelab/metrics/definitions.toml`.
 """
 
 from __future__ import annotations
@@ -168,3 +167,10 @@ def accept_length_from_sglang_rate(rate: float, num_draft_tokens: int, *, since_
     if num_draft_tokens < 2:
         raise ValueError(f"num_draft_tokens counts the root and is at least 2, got {num_draft_tokens}")
     return 1.0 + rate * (num_draft_tokens - 1) if since_april_2026 else rate * num_draft_tokens
+
+
+def accept_length_from_draft_rate(rate: float, steps: int) -> float:
+    """vLLM's draft acceptance rate: accepted / drafted tokens, with `steps` drafted in each verify pass (num_speculative_tokens)."""
+    if steps < 1:
+        raise ValueError(f"steps counts the tokens drafted in a pass and is at least 1, got {steps}")
+    return 1.0 + rate * steps

@@ -1,13 +1,12 @@
-"""The trainers' own accuracies out of a replay's outcomes, to hold a training log against the same numbers.
+"""The trainers' own rates out of a replay's outcomes, to hold a training log against the same numbers.
 
-They differ from ours in which rows count. Give `replay` the samples of `every_row` and hand its outcomes in with the true masks:
-what a trainer counts is then decided here, row by row. l is the loss mask, and the chain at row t drafts x[t+2+k] at step k.
+They differ from ours in which rows count and in the target's choice: `eaglelab/metrics/definitions.toml` says how, by name and version, and
+one function counts by it. Give `replay` the samples of `every_row` and hand its outcomes in with the true masks: what a trainer counts is
+then decided here, row by row. Where the target chooses among the draft vocabulary alone (`outside = "unseen"`), the replay must have been
+judged so: `draft_vocabulary_judge`, and a variant with `identity_vocabulary`.
 
-SpecForge 0.2 (`acc_k`, EAGLE's and AngelSlim's rule too): l[t+k] and never the sample's last token; marginal; the target's argmax over
-its whole vocabulary, so a token outside the draft vocabulary is wrong. speculators 0.9: l[t+1+k]; `full_acc_k` and `cond_acc_k` are over
-chains that are right at steps 0..k and started where l[t+1] is 1; the target's argmax over the draft vocabulary alone (a judge over
-lm_head's rows of `Drafter.target_ids`, and a variant with `identity_vocabulary`, give that). Sources: specforge/algorithms/eagle3/model.py,
-speculators/models/metrics.py and eagle3/metrics.py; both held against what their code returns in tests/test_drafter_oracles.py.
+l is the loss mask, and the chain at row t drafts x[t+2+k] at step k. Held against what the trainers' code returns in
+tests/test_drafter_oracles.py and tests/test_trainer_metrics.py.
 """
 
 from __future__ import annotations
@@ -22,14 +21,17 @@ import torch
 from torch import Tensor
 
 from eaglelab.dumps import Sample
+from eaglelab.metrics import Definition, define
+from eaglelab.replay.answers import Judge
 from eaglelab.replay.run import SampleOutcome
+from eaglelab.target.head import head_rows
 
 
 @dataclass(frozen=True)
 class TrainerCounts:
-    """Counts of K steps; the rate is right / counted."""
+    """Counts of K steps; the rate is right / counted. right is a sum of probabilities for an overlap."""
 
-    right: tuple[int, ...]
+    right: tuple[float, ...]
     counted: tuple[int, ...]
 
     def __add__(self, other: TrainerCounts) -> TrainerCounts:
@@ -42,32 +44,50 @@ def every_row(samples: Iterable[Sample]) -> list[Sample]:
     return [replace(s, loss_mask=torch.ones_like(s.token_ids)) for s in samples]
 
 
+def draft_vocabulary_judge(judge: Judge, target_ids: Tensor) -> Judge:
+    """A judge whose target chooses among the draft vocabulary alone, in draft ids. target_ids: [Vd], the target's id of each."""
+    limited = Judge(judge.last, replace(judge.head, lm_head=head_rows(judge.head.lm_head, target_ids.cpu())))
+    limited.norm_last = judge.norm_last
+    return limited
+
+
+def trainer_counts(definition: Definition, outcome: SampleOutcome, mask: Tensor) -> TrainerCounts:
+    """What a trainer counts in one sample, by its own definition. mask: the true loss mask [T].
+
+    In a packed batch speculators' `cond_acc` total also holds chains that run over their document's end; `full_acc` is the same.
+    Raises ValueError for a metric that outcomes do not give: a loss, a length, an engine's counters.
+    """
+    if not definition.rederived:
+        raise ValueError(f"{definition.title}'s {definition.names[0]} ({definition.in_words}) cannot be counted in a replay")
+    at, inside = _places(outcome, mask, definition.mask)
+    trained = mask.numpy() == 1
+    counts = outcome.counted & inside & trained[at]  # [K, R]
+    if definition.outside == "dropped":
+        counts &= ~outcome.outside
+    if definition.kind == "overlap":
+        return TrainerCounts(tuple(float(o[c].sum()) for o, c in zip(outcome.overlap, counts, strict=True)), _sums(counts))
+    if definition.kind == "marginal":
+        never = int(definition.last == "wrong" and len(trained) > 0 and trained[-1])
+        counted = tuple(n + never * (k < len(trained)) for k, n in enumerate(_sums(counts)))
+        return TrainerCounts(_sums(counts & outcome.right), counted)
+    before = np.vstack([trained[at[:1]], outcome.right[:-1]])  # [K, R]: started in the answer, right at each earlier step
+    alive = np.logical_and.accumulate(before, axis=0)
+    return TrainerCounts(_sums(alive & outcome.right & counts), _sums(counts if definition.kind == "joint" else alive & inside))
+
+
 def specforge_acc(outcomes: Sequence[SampleOutcome], masks: Sequence[Tensor]) -> TrainerCounts:
     """SpecForge's `acc_k`: (corrects, denoms) of each step over all samples. masks: the true loss mask [T] of each sample."""
-    parts = []
-    for outcome, mask in zip(outcomes, masks, strict=True):
-        at, inside = _places(outcome, mask, shift=0)
-        counts = outcome.counted & inside & (mask.numpy() == 1)[at]  # [K, R]
-        parts.append(TrainerCounts(_sums(counts & outcome.right), _sums(counts)))
-    return reduce(add, parts)
+    return _all(define("acc_0", "specforge", "0.2.0")[0][0], outcomes, masks)
 
 
 def speculators_acc(outcomes: Sequence[SampleOutcome], masks: Sequence[Tensor]) -> tuple[TrainerCounts, TrainerCounts]:
-    """speculators' `full_acc_k` and `cond_acc_k` over all samples, each sample a batch of its own.
+    """speculators' `full_acc_k` and `cond_acc_k` over all samples, each sample a batch of its own."""
+    full, cond = (_all(define(name, "speculators", "0.9.0")[0][0], outcomes, masks) for name in ("full_acc_0", "cond_acc_0"))
+    return full, cond
 
-    In a packed batch their `cond_acc` total also holds chains that run over their document's end; `full_acc` is the same.
-    """
-    full, cond = [], []
-    for outcome, mask in zip(outcomes, masks, strict=True):
-        at, inside = _places(outcome, mask, shift=1)
-        trained = mask.numpy() == 1
-        counts = outcome.counted & inside & trained[at]  # [K, R]
-        before = np.vstack([trained[at[:1]], outcome.right[:-1]])  # [K, R]: started in the answer, right at each earlier step
-        alive = np.logical_and.accumulate(before, axis=0)
-        right = _sums(alive & outcome.right & counts)
-        full.append(TrainerCounts(right, _sums(counts)))
-        cond.append(TrainerCounts(right, _sums(alive & inside)))
-    return reduce(add, full), reduce(add, cond)
+
+def _all(definition: Definition, outcomes: Sequence[SampleOutcome], masks: Sequence[Tensor]) -> TrainerCounts:
+    return reduce(add, (trainer_counts(definition, o, m) for o, m in zip(outcomes, masks, strict=True)))
 
 
 def _places(outcome: SampleOutcome, mask: Tensor, shift: int) -> tuple[np.ndarray, np.ndarray]:
