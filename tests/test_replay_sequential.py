@@ -4,25 +4,30 @@ Both agree, position by position, up to and including the first wrong step; beyo
 teacher-forced replay does not.
 """
 
+from dataclasses import fields
+
 import pytest
 import torch
-from tiny_drafters import FLAG_SETS, tiny_drafter, tiny_embedding, tiny_sample
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_drafters import FLAG_SETS, mla, tiny_drafter, tiny_embedding, tiny_sample
 
 from eaglelab.drafter.chains import Packed, draft_chains
+from eaglelab.drafter.model import Flags
 from eaglelab.replay import Judge, TargetHead, Variant, replay
 from eaglelab.replay.sequential import SequentialDrafter
 
 STEPS = 4
 
 
-def all_at_once(drafter, samples, embed):
+def all_at_once(drafter, samples, embed, flags=None):
     """Logits [K][sample][T-1, Vd] of chains from every row."""
-    packed = Packed.of([s.token_ids for s in samples])
-    states = [torch.cat([s.slots[i] for s in samples]) for i in range(3)]
-    fused = drafter.fuse([drafter.slot_product(p, x) for p, x in enumerate(states)], states)
+    packed, skip = Packed.of([s.token_ids for s in samples]), flags is not None and flags.skip_fc_norms
+    states = [torch.cat([s.slots[i] for s in samples]) for i in range(drafter.config.num_slots)]
+    fused = drafter.fuse([drafter.slot_product(p, x, skip_norms=skip) for p, x in enumerate(states)], states, skip_norms=skip)
     rows = torch.cat([torch.arange(len(s.token_ids) - 1) + o for s, o in zip(samples, packed.starts, strict=False)])
     sizes = [len(s.token_ids) - 1 for s in samples]
-    return [out.logits.split(sizes) for out in draft_chains(drafter, packed, fused, embed, rows, STEPS)]
+    return [out.logits.split(sizes) for out in draft_chains(drafter, packed, fused, embed, rows, STEPS, flags=flags)]
 
 
 @pytest.mark.parametrize("flags", FLAG_SETS.values(), ids=FLAG_SETS.keys())
@@ -45,6 +50,51 @@ def test_all_at_once_equals_one_row_after_the_other(flags):
                     break
     assert compared >= 38
     assert first_wrong_steps == 38
+
+
+KINDS = {
+    "llama": {},
+    "qwen3": {"layer_type": "qwen3"},
+    "mla": mla(),
+    "mla without q rank": mla(None),
+    "mla, halves": mla(interleaved=False),
+}
+CONFIGS = st.fixed_dictionaries(
+    {
+        "num_layers": st.integers(1, 3),
+        "num_slots": st.integers(1, 5),
+        "hidden_size": st.sampled_from([16, 24]),
+        "target_hidden_size": st.sampled_from([8, 24]),
+        "norm_output": st.booleans(),
+        "norm_output_meaning": st.sampled_from(["recurrence", "logits"]),
+        "norms": st.sampled_from(["", "norm_before_fc", "fc_norm"]),
+        **{name: st.booleans() for name in ("norm_before_residual", "attention_bias", "fc_bias")},
+    }
+)
+FLAGS = st.none() | st.builds(Flags, **{f.name: st.booleans() for f in fields(Flags)})
+
+
+@settings(max_examples=40, deadline=None)
+@given(kind=st.sampled_from(sorted(KINDS)), changes=CONFIGS, flags=FLAGS, length=st.integers(3, 9), seed=st.integers(0, 1000))
+def test_every_kind_of_drafter_with_every_flag(kind, changes, flags, length, seed):
+    """The first wrong step ends most chains at once, so each one is given as many tokens of its own as it drafts."""
+    norm = {changes["norms"]: True} if changes["norms"] else {}
+    drafter = tiny_drafter(seed, **KINDS[kind], **{k: v for k, v in changes.items() if k != "norms"}, **norm)
+    slots, embed = changes["num_slots"], tiny_embedding(seed, changes["hidden_size"])
+    samples = [tiny_sample(key, n, 1, seed, slots, changes["target_hidden_size"]) for key, n in (("a", length), ("b", 4))]
+    t, slow = length - 3, SequentialDrafter(drafter, embed, flags=flags)
+    ids = samples[0].token_ids.tolist()
+    for row in range(t + 1):
+        slow.extend([slot[row] for slot in samples[0].slots], ids[row + 1])
+    draft = slow.draft(STEPS)
+    # The text as the drafter writes it: the chain from row t is then right at all steps.
+    whole = tiny_sample("a", length + STEPS, 1, seed, slots, changes["target_hidden_size"])
+    states = [torch.cat([mine[: t + 1], other[t + 1 :]]) for mine, other in zip(samples[0].slots, whole.slots, strict=True)]
+    written = torch.tensor(ids[: t + 2] + draft.tokens + ids[-1:] * (length - t - 2))
+    samples[0] = type(whole)("a", written, tuple(states), torch.ones_like(written), whole.slot_names)
+    for k, by_sample in enumerate(all_at_once(drafter, samples, embed, flags)):
+        worst = float((by_sample[0][t] - draft.logits[k]).abs().max() / draft.logits[k].abs().max())
+        assert worst < 1e-3, (k, worst)
 
 
 def sample_that_the_drafter_wrote(drafter, embed, length):

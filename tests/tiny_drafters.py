@@ -2,7 +2,7 @@
 
 import torch
 
-from eaglelab.drafter.config import DrafterConfig
+from eaglelab.drafter.config import DrafterConfig, Latent
 from eaglelab.drafter.embedding import EmbeddingRows
 from eaglelab.drafter.model import Drafter
 from eaglelab.dumps import Sample
@@ -19,6 +19,15 @@ FLAG_SETS = {
     "qwen3": {"layer_type": "qwen3"},
     "biases": {"attention_bias": True, "fc_bias": True},
 }
+
+
+def mla(q_rank: int | None = 10, *, interleaved: bool = True) -> dict:
+    """The config's changes for an MLA layer of 4 heads."""
+    latent = Latent(q_rank, kv_rank=12, nope=6, rope=4, value=7, interleaved=interleaved)
+    return {"layer_type": "mla", "latent": latent, "num_key_value_heads": 4, "head_dim": 10}
+
+
+FLAG_SETS |= {"mla": mla(), "mla, no q rank": mla(None), "mla, halves": mla(interleaved=False), "two layers": {"num_layers": 2}}
 
 
 def tiny_config(**changes) -> DrafterConfig:

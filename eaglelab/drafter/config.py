@@ -130,7 +130,7 @@ class DrafterConfig:
             layer_type=layer_type,
             latent=latent,
             family=family,
-            **_flags(config, layer, family),
+            **_flags(config, layer, family, source),
         )
 
     @classmethod
@@ -183,6 +183,8 @@ def config_family(config: Mapping[str, Any]) -> str:
     if "speculators_model_type" in config or "speculators_config" in config:
         return "speculators"
     if isinstance(nested, Mapping) and "use_input_layernorm_in_first_layer" in nested:
+        return "modelopt"
+    if "Deepseek" in architecture:  # MLA: of ModelOpt or TorchSpec, which writes ModelOpt's layout; SpecForge trains none
         return "modelopt"
     if "target_model_type" in config or "modal_type" in config or architecture == "Eagle3LlamaForCausalLM":
         return "angelslim"
@@ -269,9 +271,9 @@ def _latent(layer: Mapping[str, Any], source: str) -> Latent:
     return latent
 
 
-def _flags(raw: Mapping[str, Any], layer: Mapping[str, Any], family: str) -> dict[str, Any]:
+def _flags(raw: Mapping[str, Any], layer: Mapping[str, Any], family: str, source: str) -> dict[str, Any]:
     nested = raw.get("eagle_config") if isinstance(raw.get("eagle_config"), dict) else {}
-    return {
+    flags = {
         "norm_before_residual": bool(raw.get("norm_before_residual", False)),
         "norm_before_fc": bool(nested.get("norm_before_fc", raw.get("norm_before_fc", False))),
         "fc_norm": bool(raw.get("fc_norm") or raw.get("use_aux_norm", False)),
@@ -281,6 +283,9 @@ def _flags(raw: Mapping[str, Any], layer: Mapping[str, Any], family: str) -> dic
         "fc_bias": bool(raw.get("bias", False)),
         "tie_word_embeddings": bool(raw.get("tie_word_embeddings", layer.get("tie_word_embeddings", False))),
     }
+    if flags["norm_before_fc"] and flags["fc_norm"]:
+        raise DrafterConfigError(f"{source}: norm_before_fc and fc_norm are both set, expected one of them: no trainer has both")
+    return flags
 
 
 def normalise_rope(layer: Mapping[str, Any], source: str = "config.json") -> dict[str, Any]:
