@@ -45,6 +45,7 @@ def around_start(inv: Investigation) -> pd.DataFrame:
     """`eaglelab.dumps.mask.around_start` of the samples, with the target's own choice where its lm_head is at hand."""
     from eaglelab.dumps import mask
 
+    _need_masks(inv)
     head = inv.head if inv.dump.feed.last is not None else None
 
     def said(samples: list[Any], positions: list[Any]) -> list[Any]:
@@ -84,7 +85,7 @@ def mask(inv: Investigation) -> Iterator[Finding]:
     zero, full = int((table["trained"] == 0).sum()), int((table["trained"] == table["tokens"]).sum())
     trained, tokens = int(table["trained"].sum()), int(table["tokens"][table["trained"].notna()].sum())
     whole, after = table["whole_answers"].sum(), int((table["after_end"] > 0).sum())
-    spans, last = int(table["spans"].sum()), int(table["last_token_trained"].sum())
+    spans, last = int(table["spans"].sum()), int(table["last_trained"].sum())
     bad = [f"{count} of {n} samples {words}" for count, words in ((zero, "train nothing"), (full, "train every token")) if count]
     told = "" if table["whole_answers"].isna().all() else f" {int(whole)} of {spans} answers are whole, with the token that ends the turn; "
     told += f"{after} of {n} samples train tokens behind it." if told else ""

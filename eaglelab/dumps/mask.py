@@ -56,7 +56,7 @@ def trained_predictions(mask: Tensor, ahead: int) -> Tensor:
 
 
 def mask_table(samples: Iterable[Sample], ends: Sequence[int] = ()) -> pd.DataFrame:
-    """One row a sample: tokens, trained, share, spans, first_trained, last_token_trained, whole_answers, after_end.
+    """One row a sample: tokens, trained, share, spans, first_trained, last_trained, whole_answers, after_end.
 
     ends: ids of end-of-turn tokens; without them the last two columns are missing values. whole_answers: spans that hold, or are
     followed by, such a token; after_end: trained tokens behind the first one of their span. A mask that is unknown has missing values.
@@ -64,12 +64,12 @@ def mask_table(samples: Iterable[Sample], ends: Sequence[int] = ()) -> pd.DataFr
     return pd.DataFrame([_row(s, set(ends)) for s in samples], columns=COLUMNS).astype(
         {
             **dict.fromkeys(("tokens", "trained", "spans", "first_trained", "whole_answers", "after_end"), "Int64"),
-            "last_token_trained": "boolean",
+            "last_trained": "boolean",
         }
     )
 
 
-COLUMNS = ["sample", "tokens", "trained", "share", "spans", "first_trained", "last_token_trained", "whole_answers", "after_end"]
+COLUMNS = ["sample", "tokens", "trained", "share", "spans", "first_trained", "last_trained", "whole_answers", "after_end"]
 
 
 def _row(sample: Sample, ends: set[int]) -> dict:
@@ -78,7 +78,7 @@ def _row(sample: Sample, ends: set[int]) -> dict:
     if mask is None or not ids:
         return row
     found, trained = spans(mask), int(mask.sum())
-    row |= {"trained": trained, "share": trained / len(ids), "spans": len(found), "last_token_trained": bool(mask[-1])}
+    row |= {"trained": trained, "share": trained / len(ids), "spans": len(found), "last_trained": bool(mask[-1])}
     if found:
         row["first_trained"] = found[0][0]
     if ends:
