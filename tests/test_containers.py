@@ -1,0 +1,49 @@
+"""Containers: gzip bounded and read once, keys of files with several samples."""
+
+import gzip
+import io
+
+import pytest
+import torch
+
+from eaglelab.dumps import containers
+from eaglelab.dumps.containers import DumpError, load_torch, split_key
+
+
+def packed(path, value, zipped=True):
+    held = io.BytesIO()
+    torch.save(value, held, _use_new_zipfile_serialization=zipped)
+    path.write_bytes(gzip.compress(held.getvalue(), 1))
+    return path
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_gzip_of_either_torch_save(tmp_path, zipped):
+    value = {"a": torch.randn(3, 5).bfloat16(), "b": [torch.arange(4)]}
+    read = load_torch(packed(tmp_path / "a.ckpt.gz", value, zipped))
+    assert torch.equal(read["a"], value["a"])
+    assert torch.equal(read["b"][0], value["b"][0])
+
+
+def test_a_gzip_that_unpacks_to_more_than_memory_should_hold(tmp_path, monkeypatch):
+    path = packed(tmp_path / "a.ckpt.gz", torch.zeros(1 << 20))
+    assert path.stat().st_size < 100_000
+    monkeypatch.setattr(containers, "MAX_UNPACKED", 1 << 20)
+    with pytest.raises(DumpError, match=r"a\.ckpt\.gz: unpacks to more than 0\.000976562 GiB") as raised:
+        load_torch(path)
+    assert raised.value.problem == "too large"
+
+
+@pytest.mark.parametrize(
+    ("key", "parts"),
+    [
+        ("a.jsonl#3", ("a.jsonl", 3)),
+        ("a.json", ("a.json", None)),
+        ("b#2/a.json", ("b#2/a.json", None)),
+        ("b#2/a.json#0", ("b#2/a.json", 0)),
+        ("a.jsonl#", ("a.jsonl#", None)),
+        ("#3", ("#3", None)),
+    ],
+)
+def test_keys_of_files_with_several_samples(key, parts):
+    assert split_key(key) == parts
