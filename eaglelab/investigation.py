@@ -18,6 +18,7 @@ __all__ = ["Feeds", "Investigation", "NotGiven"]
 
 if TYPE_CHECKING:  # torch, pandas and transformers load with the parts that need them
     from eaglelab.drafter.embedding import EmbeddingRows
+    from eaglelab.drafter.model import Flags
     from eaglelab.dumps import Sample
     from eaglelab.engines.training import Framework
     from eaglelab.replay import Judge, Ranking, Replay, Variant
@@ -105,6 +106,13 @@ class Investigation(OpenedCase):
         except ValueError:  # `drafter.complete` says why
             config = None
         return trainer_of(config, None if implied is None else implied.framework, told.framework, told.version)
+
+    @property
+    def trainer_norms(self) -> bool:
+        """Whether the trainer norms the last slot itself."""
+        from eaglelab.engines.training import norms_last_slot
+
+        return self.trainer is not None and norms_last_slot(self.trainer, self.flagged_last_state)
 
     @property
     def flagged_last_state(self) -> str | None:
@@ -260,14 +268,90 @@ class Investigation(OpenedCase):
         return first, rest
 
     @cached_property
+    def engine_flags(self) -> Flags | None:
+        """What the case's engine computes with these weights; None where the engine is not known, or is none."""
+        from eaglelab.drafter.model import Flags
+        from eaglelab.engines.computes import engine_flags
+
+        if self.engine is None or not self.engine.is_engine:
+            return None
+        return Flags(**engine_flags(self.drafter.config, self.draft_config, self.engine))
+
+    @cached_property
     def other_choices(self) -> tuple[Replay, list[Replay]]:
-        """The dump's feed, and the choices that trainers and engines make differently, one by one."""
+        """The dump's feed, and the choices that trainers and engines make differently, one by one; last the engine's own where it differs."""
+        from dataclasses import replace
+
         from eaglelab.drafter.model import Flags
         from eaglelab.replay import other_choices
 
-        base = self.feeds.dump
-        first, *rest = self.replay_of([base, *other_choices(base, Flags.of(self.drafter.config))])
-        return first, rest
+        base, config = self.feeds.dump, self.drafter.config
+        others = other_choices(base, config, mapped=bool(self.drafter.d2t.any()))
+        if self.engine_flags not in (None, Flags.of(config)):
+            others.append(replace(base, flags=self.engine_flags, label=f"as {self.engine.title} computes it"))
+        first, *rest = self.replay_of([base, *others])
+        return first, rest + self._with_the_targets_head()
+
+    def _with_the_targets_head(self) -> list[Replay]:
+        """The drafter with the target's rows of lm_head in place of its own, as some engines and trainers share it."""
+        import copy
+        from dataclasses import replace
+
+        from torch import nn
+
+        from eaglelab.replay import replay
+        from eaglelab.target.head import head_rows
+
+        own = self.drafter
+        borrowed = self.audit is not None and self.audit.borrowed
+        if self.judge.head is None or borrowed or self.judge.head.lm_head.shape[1] != own.config.hidden_size:
+            return []
+        rows = head_rows(self.judge.head.lm_head, own.target_ids.cpu()).to(own.lm_head.weight)  # [Vd, H]
+        other = copy.copy(own)
+        other._modules = {**own._modules, "lm_head": nn.Linear(rows.shape[1], len(rows), bias=False, device="meta")}
+        other.lm_head.weight = nn.Parameter(rows, requires_grad=False)
+        variant = replace(self.feeds.dump, label="the target's lm_head")
+        return replay(other, self.samples, self._rows(), [variant], judge=self.judge, steps=self.steps)
+
+    @cached_property
+    def choice_ranking(self) -> Ranking:
+        """The config's choice (index 0) and all others, by accept length; by step 0 where no row has all steps."""
+        from eaglelab.replay import rank
+
+        base, others = self.other_choices
+        return rank([base, *others], step=None if base.counts.complete else 0)
+
+    @cached_property
+    def fitting_choice(self) -> Replay:
+        """The replay with the flags that the drafter fits: the config's where nothing is better beyond its interval."""
+        base, others = self.other_choices
+        every, ranking = [base, *others], self.choice_ranking
+        ahead = [] if 0 in ranking.tied else [every[i] for i in ranking.order if i in ranking.tied]
+        return next((r for r in ahead if r.variant.flags is not None), base)
+
+    @cached_property
+    def both_targets(self) -> tuple[Replay, Replay, tuple[int, int]]:
+        """The dump's feed judged by the target's own choice, and by what a trainer takes for it that norms the last state the other way
+        (once more, or not at all); and how often both choices are the same, of all trained positions. On a few samples: the head is read
+        again. Raises NotGiven."""
+        from dataclasses import replace
+
+        from eaglelab.replay import Judge, replay
+        from eaglelab.replay.answers import trained_positions
+
+        if self.last_state.normed is None or self.judge.head is None or self.judge.head.norm is None:
+            raise NotGiven(
+                "the target's final norm and lm_head", "`[target] path` names the target's checkpoint; two tensors of it are enough"
+            )
+        other = Judge(self.judge.last, self.judge.head, norm_last=self.last_state.normed)
+        samples = self._spread
+        own = replace(self.own_replay, outcomes=tuple(o for o in self.own_replay.outcomes if o.key in {s.key for s in samples}))
+        judged = replay(self.drafter, samples, self._rows(), [self.feeds.dump], judge=other, steps=self.steps)[0]
+        same = total = 0
+        for s, one, two in zip(samples, self.judge.answers(samples), other.answers(samples), strict=True):
+            at = trained_positions(s)
+            same, total = same + int((one.token == two.token)[at].sum()), total + int(at.sum())
+        return own, judged, (same, total)
 
     @cached_property
     def drafter_wiring(self) -> Wiring | None:

@@ -17,6 +17,9 @@ FAIL, PASS = Status.FAIL, Status.PASS
 BROKEN_SHARE = 0.05
 """Share of samples with errors from which on the dump may be at fault; below it, bad files are a side remark."""
 
+FLAGS = {f"config.{flag}" for flag in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "attention_bias", "qk_norm")}
+"""Findings on flags that the replay can turn."""
+
 
 def verdict(findings: Iterable[Finding], inv: Investigation) -> Verdict:
     """Faults are named in the order of the data's way: drafter, dump, wiring, training. All that are found are named."""
@@ -115,7 +118,7 @@ def _changes(ids: dict[str, Any], inv: Investigation) -> tuple[Change, ...]:
 
 
 def _training(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
-    replayed = ("replay.works", "replay.order", "replay.choices")
+    replayed = ("replay.works", "replay.order", "replay.choices", "replay.targets")
     reordered = _status(by_id, "wiring.match") is FAIL and _another_feed(by_id, inv) is not None  # said there
     if _dump(by_id, inv) is not None or reordered:
         replayed = ()  # on broken states no drafter can be judged
@@ -132,10 +135,16 @@ def _config(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     told = {"config.final_norm", "config.training_residual"}
     if _status(by_id, "wiring.match") is FAIL:
         told.add("wiring.engine")
+    costs = by_id.get("replay.flags")
+    if costs is not None and costs.status is PASS and costs.numbers["differences"]:
+        told |= FLAGS  # read otherwise than trained, at no cost
     bad = [f for k, f in by_id.items() if (k.startswith("config.") or k == "wiring.engine") and f.status is FAIL and k not in told]
+    if costs is not None and costs.status is FAIL and _status(by_id, "replay.choices") is not FAIL:
+        bad.append(costs)
     if not bad:
         return None
-    return Verdict("engine", "likely", " ".join(f"{f.title}. {f.next}" for f in bad))
+    sure = costs in bad and len(bad) > 1  # the table of what the engine reads and the replay: two witnesses
+    return Verdict("engine", "sure" if sure else "likely", " ".join(f"{f.title}. {f.next}" for f in bad))
 
 
 def _no_fault(by_id: dict[str, Finding], inv: Investigation) -> Verdict:
@@ -143,7 +152,7 @@ def _no_fault(by_id: dict[str, Finding], inv: Investigation) -> Verdict:
     missing = [f for f in by_id.values() if f.status is Status.NOT_GIVEN]
     expected = by_id.get("replay.expected")
     reach = f" {expected.title}." if expected is not None and expected.status is PASS else ""
-    wrong = [f.title for f in by_id.values() if f.id.startswith("wiring.claims") and f.status is FAIL]
+    wrong = [f.title for f in by_id.values() if f.id.startswith(("wiring.claims", "dump.format")) and f.status is FAIL]
     aside = f" What is said of the dump is wrong, though the config is right: {'; '.join(wrong)}. Mend the label." if wrong else ""
     health = by_id.get("dump.health")
     if health is not None and health.status is FAIL:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tiny_drafters import VD, H, V, tiny_drafter, tiny_embedding, tiny_sample
+from tiny_drafters import VD, H, V, tiny_config, tiny_drafter, tiny_embedding, tiny_sample
 
 import eaglelab.replay.run as run
 from eaglelab.drafter.model import Flags
@@ -152,12 +152,22 @@ def test_sets_of_variants():
     names = [v.name for v in places_changed(BASE)]
     assert names[0] == "feed slot 0, slot 1, slot 2; place 0 zeroed"
     assert names[5] == "feed slot 0, slot 1, slot 2; place 2's states 1 row late"
-    assert [v.name for v in other_choices(BASE, Flags())] == [
+    assert [v.name for v in other_choices(BASE, tiny_config())] == [
         "token shifted by -1",
         "token shifted by +1",
         "the next step starts from the post-norm state",
         "residual after hidden_norm",
+        "no final norm before lm_head",
         "identity vocabulary map",
+    ]
+    every = {"norm_output": True, "norm_before_residual": True, "fc_norm": True, "layer_type": "qwen3", "attention_bias": True}
+    assert [v.name for v in other_choices(BASE, tiny_config(**every), mapped=False)][2:] == [
+        "the next step starts from the pre-norm state",
+        "residual before hidden_norm",
+        "no final norm before lm_head",
+        "no norm before fc",
+        "no norm of queries and keys",
+        "no bias in attention",
     ]
     assert Variant((EMBEDDING, 1), flags=Flags()).name == "feed embedding, slot 1; all flags off"
 

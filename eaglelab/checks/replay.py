@@ -172,43 +172,172 @@ def engine_feed(inv: Investigation) -> Iterator[Finding]:
 
 
 def choices(inv: Investigation) -> Iterator[Finding]:
-    """Token shift, recurrence, residual and vocabulary map the other way: does one of them fit better?"""
+    """Token shift, flags, lm_head and vocabulary map the other way, ranked by accept length: does one of them fit better?"""
     _ready(inv)
-    from eaglelab.replay import rank
-
     base, others = inv.other_choices
-    steps = [k for k in range(min(2, inv.steps)) if base.counts.counted[k]]
-    judged = [rank([base, *others], step=k) for k in steps]
-    ahead = {i for r in judged if 0 not in r.tied for i in r.order[: r.order.index(0)] if i in r.tied}
-    # Ahead at one step is not yet better: a wrong vocabulary map guesses a few later tokens and loses the first.
-    floor = 2 * inv.constant_guess  # what is no better than guessing fits nothing
-    better = [r.variant.name for i, r in enumerate(others, 1) if i in ahead and _worth(r) > max(_worth(base), 1 + floor)]
-    weak = (base.counts.marginal(0) or 0.0) <= floor
-    unsure = judged[0].note or ("the drafter is hardly ever right" if weak and not better else "")
+    every, ranking = [base, *others], inv.choice_ranking
+    rows = dict(zip(ranking.order, ranking.table.itertuples(), strict=True))
+    # What is no better than guessing fits nothing, though it may be ahead.
+    worth = [r.counts.accept_length or 1 + (r.counts.marginal(0) or 0.0) for r in every]
+    floor = 1 + 2 * inv.constant_guess
+    better = [] if 0 in ranking.tied else [i for i in ranking.order if i in ranking.tied and worth[i] > floor]
+    tied = [every[i].variant.name for i in ranking.tied if i and 0 in ranking.tied]
+    unsure = ranking.note or ("the drafter is hardly ever right" if worth[0] <= floor and not better else "")
+    if not unsure and len(tied) == len(others):
+        unsure = "all of them fit alike"
+    if better:
+        title = f"The drafter fits better with: {', '.join(every[i].variant.name for i in better)}; by "
+        title += _tokens(rows[0].behind, rows[0].low, rows[0].high)
+    elif unsure:
+        title = f"Whether another choice of the trainer fits better cannot be told: {unsure}"
+    else:
+        title = "No other choice of trainer or engine fits the drafter better than its config"
+        title += f"; not told from it: {', '.join(tied)}" if tied else ""
     listed = "; ".join(f"{r.variant.name}: {_length(r.counts)}" for r in others)
     yield Finding(
         id="replay.choices",
-        title=f"The drafter fits better with: {', '.join(better)}"
-        if better
-        else f"Whether another choice of the trainer fits better cannot be told: {unsure}"
-        if unsure
-        else "No other choice of trainer or engine fits the drafter better than its config",
+        title=title,
         status=Status.FAIL if better else Status.CANNOT_TELL if unsure else Status.PASS,
         claim="The config's flags are those that it was trained with.",
-        evidence=f"Accept length as the config says: {_length(base.counts)}. One by one the other way: {listed}.",
-        numbers={"base": base.to_json(), "others": [r.to_json() for r in others]},
+        evidence=f"Accept length as the config says: {_length(base.counts)}. One by one the other way: {listed}. Paired differences resampled by "
+        f"sample, corrected for all pairs of {len(every)}.",
+        numbers={"base": base.to_json(), "others": [r.to_json() for r in others], "ranking": ranking.table.to_dict(orient="records")},
         next="Write the flag into the config; where the engine ignores it (see config.*), serve with one that does not."
         if better
         else "Read more samples: `--max-samples`, or dump more."
         if unsure
         else "",
     )
+    yield from _norm_output(inv)
 
 
-def _worth(result: Replay) -> float:
-    """What a choice gives over all steps: its accept length, or step 0 alone where no row has all steps."""
-    counts = result.counts
-    return counts.accept_length or 1 + (counts.marginal(0) or 0.0)
+def _norm_output(inv: Investigation) -> Iterator[Finding]:
+    """`norm_output` is the norm before lm_head to SpecForge, and the next step's start to everybody else: which meaning fits its drafter?"""
+    stated = inv.draft_config.get("norm_output")
+    if stated is None or inv.drafter.config.norm_output_meaning != "logits":
+        return
+    from eaglelab.drafter.model import Flags
+    from eaglelab.replay.variants import differences
+
+    base, others = inv.other_choices
+    turn = "post_norm_recurrence" if stated else "skip_final_norm"  # in what the two meanings differ
+    own = Flags.of(inv.drafter.config)
+    other = next(r for r in others if r.variant.flags is not None and [*differences(own, r.variant.flags)] == [turn])
+    gap, low, high = _by_length(base, other)
+    fits = "SpecForge reads it" if low > 0 else "the engines read it" if high < 0 else ""
+    engine = inv.engine_flags
+    computes = "" if engine is None else "SpecForge reads it" if getattr(engine, turn) == getattr(own, turn) else "the engines read it"
+    wrong = bool(fits and computes) and fits != computes
+    remedy = "Remove norm_output from the config that is served." if stated else "No engine serves this: train again with the norm."
+    yield Finding(
+        id="replay.norm_output",
+        title=(f"norm_output = {str(bool(stated)).lower()} fits as {fits}" if fits else "Which meaning of norm_output fits cannot be told")
+        + (f"; {inv.engine.title} computes it as {computes}" if computes else ""),
+        status=Status.FAIL if wrong else Status.PASS if fits else Status.CANNOT_TELL,
+        claim="To SpecForge norm_output is the norm before lm_head, to speculators, vLLM and SGLang the state that the next step starts from.",
+        evidence=f"Accept length as SpecForge reads it {_length(base.counts)}, as the engines do {_length(other.counts)}: {_tokens(gap, low, high)}.",
+        numbers={"difference": gap, "interval": [low, high], "fits": fits, "engine_computes": computes},
+        next=remedy if wrong else "",
+    )
+
+
+def flags(inv: Investigation) -> Iterator[Finding]:
+    """What the engine makes of the config's flags, beside the flags that the drafter fits: what that costs."""
+    _ready(inv)
+    if inv.engine_flags is None:
+        raise NotGiven("the engine", "`[engine] name` and `version` say which flags of the config are read")
+    from eaglelab.drafter.model import Flags
+    from eaglelab.replay.variants import differences
+
+    fits, own = inv.fitting_choice, Flags.of(inv.drafter.config)
+    trained = fits.variant.flags or own
+    does = differences(trained, inv.engine_flags)
+    if not does:
+        yield Finding("replay.flags", f"{inv.engine.title} computes what the drafter fits", Status.PASS, numbers={"differences": []})
+        return
+    base, others = inv.other_choices
+    served = next((r for r in others if r.variant.flags == inv.engine_flags), base)
+    gap, low, high = _by_length(fits, served)
+    alone = [(does[turn], r) for r in others if r.variant.flags for turn in does if [*differences(trained, r.variant.flags)] == [turn]]
+    apart = "; ".join(f"{what}: {_length(r.counts)}" for what, r in alone) if len(does) > 1 else ""
+    few = len(inv.samples) < FEW_SAMPLES
+    hurts, harmless = not few and low > 0, not few and high < HARDLY * ((fits.counts.accept_length or 1.0) - 1.0)
+    yield Finding(
+        id="replay.flags",
+        title=f"{inv.engine.title} {' and '.join(does.values())}: "
+        + (
+            f"that costs {_tokens(gap, low, high)}"
+            if hurts
+            else f"no cost, {_tokens(gap, low, high)}"
+            if harmless
+            else "what that costs cannot be told"
+        ),
+        status=Status.FAIL if hurts else Status.PASS if harmless else Status.CANNOT_TELL,
+        claim=f"The drafter fits {fits.variant.name if fits is not base else 'the flags of its config'}.",
+        evidence=f"Accept length {_length(served.counts)} instead of {_length(fits.counts)}, step-0 acceptance {_share(served)} instead of {_share(fits)} "
+        f"in {inv.sampled}." + (f" One by one: {apart}." if apart else ""),
+        numbers={"differences": list(does), "difference": gap, "interval": [low, high], "engine": served.to_json()},
+        next="Serve with an engine that honours it (see config.*), or train as this one computes."
+        if hurts
+        else ""
+        if harmless
+        else "Read more samples: `--max-samples`, or dump more.",
+    )
+
+
+def targets(inv: Investigation) -> Iterator[Finding]:
+    """Judged by the target's own choice, and by what a trainer takes for it that norms the last state once too often, or not at all."""
+    _ready(inv)
+    if inv.dump.feed.last is None:
+        raise NotGiven("a last state", "dump it as well: without it there are no targets to judge by")
+    own, other, (same, of) = inv.both_targets
+    from eaglelab.replay import difference
+
+    gap, low, high = difference(own, other)
+    wrong = "normed twice" if inv.last_state.normed else "never normed"
+    few, alike = len(own.outcomes) < FEW_SAMPLES, same == of
+    trained = (
+        "" if inv.trainer is None else f" {inv.trainer.title} {'norms' if inv.trainer_norms else 'does not norm'} the last slot itself."
+    )
+    if alike:
+        status, title = Status.PASS, f"Targets that are {wrong} would name the same tokens: the norm decides nothing here"
+    elif few or low <= 0 <= high:
+        status, title = Status.CANNOT_TELL, f"Whether the drafter learned targets that were {wrong} cannot be told"
+    elif low > 0:
+        status, title = Status.PASS, "The drafter learned the target's own choice" + f", not targets that were {wrong}"
+    else:
+        status, title = Status.FAIL, f"The drafter fits targets that were {wrong} better than the target's own choice"
+    yield Finding(
+        id="replay.targets",
+        title=title,
+        status=status,
+        claim=f"The drafter was trained to say what the target says.{trained}",
+        evidence=f"The argmax of targets {wrong} is the target's own choice at {same:,} of {of:,} trained tokens. Step-0 acceptance of the drafter: "
+        f"{_share(own)} judged by the target's own choice, {_share(other)} by targets {wrong}; difference {gap:.1%} ({_interval(low, high)}) in "
+        f"{len(own.outcomes)} samples. Accept length {_length(own.counts)} and {_length(other.counts)}.",
+        numbers={"same": [same, of], "difference": gap, "interval": [low, high], "own": own.to_json(), "other": other.to_json()},
+        next="Mend what config.final_norm or dump.last_state names, and train again."
+        if status is Status.FAIL
+        else "Read more samples: `--max-samples`, or dump more."
+        if status is Status.CANNOT_TELL
+        else "",
+    )
+
+
+def _by_length(better: Replay, worse: Replay) -> tuple[float, float, float]:
+    """The paired difference in accept length; in step-0 acceptance where no row has all steps."""
+    from eaglelab.replay import difference
+
+    return difference(better, worse, step=None if better.counts.complete else 0)
+
+
+def _tokens(gap: float, low: float, high: float) -> str:
+    return f"{gap:.2f} of accept length (95 % interval by sample {low:.2f} to {high:.2f})"
+
+
+def _share(result: Replay) -> str:
+    rate = result.counts.marginal(0)
+    return "not known" if rate is None else f"{rate:.1%}"
 
 
 def slots(inv: Investigation) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, islice, permutations, product
 from math import perm
 
+from eaglelab.drafter.config import DrafterConfig
 from eaglelab.drafter.model import Flags
 
 MOST_ORDERS = 64
@@ -86,19 +87,48 @@ def places_changed(base: Variant) -> list[Variant]:
     return zeroed + late
 
 
-def other_choices(base: Variant, flags: Flags) -> list[Variant]:
-    """Token shift either way, the recurrence, the residual and the final norm the other way round, and no vocabulary map."""
-    flipped = [
-        replace(flags, post_norm_recurrence=not flags.post_norm_recurrence),
-        replace(flags, norm_before_residual=not flags.norm_before_residual),
-    ]
-    names = (
-        "the next step starts from the " + ("post" if not flags.post_norm_recurrence else "pre") + "-norm state",
-        "residual " + ("after" if not flags.norm_before_residual else "before") + " hidden_norm",
-    )
-    variants = [replace(base, token_shift=by, label=f"token shifted by {by:+d}") for by in (-1, 1)]
-    variants += [replace(base, flags=f, label=name) for f, name in zip(flipped, names, strict=True)]
-    return [*variants, replace(base, identity_vocabulary=True, label="identity vocabulary map")]
+def other_choices(base: Variant, config: DrafterConfig, mapped: bool = True) -> list[Variant]:
+    """Token shift either way, every flag that changes something for this drafter the other way round, and no vocabulary map.
+
+    mapped: the drafter has a vocabulary map other than the identity.
+    """
+    shifted = [replace(base, token_shift=by, label=f"token shifted by {by:+d}") for by in (-1, 1)]
+    turned = [replace(base, flags=flags, label=name) for name, flags in turned_flags(config).items()]
+    return [*shifted, *turned, *([replace(base, identity_vocabulary=True, label="identity vocabulary map")] if mapped else [])]
+
+
+def turned_flags(config: DrafterConfig) -> dict[str, Flags]:
+    """Name -> the config's flags with one of them the other way round. What a checkpoint has no weights for cannot be turned on."""
+    flags = Flags.of(config)
+    post, after, unnormed = flags.post_norm_recurrence, flags.norm_before_residual, flags.skip_final_norm
+    turned = {
+        f"the next step starts from the {'pre' if post else 'post'}-norm state": {"post_norm_recurrence": not post},
+        f"residual {'before' if after else 'after'} hidden_norm": {"norm_before_residual": not after},
+        f"{'the' if unnormed else 'no'} final norm before lm_head": {"skip_final_norm": not unnormed},
+    }
+    if config.norm_before_fc or config.fc_norm:
+        turned["no norm before fc"] = {"skip_fc_norms": True}
+    if config.layer_type == "qwen3":
+        turned["no norm of queries and keys"] = {"skip_qk_norm": True}
+    if config.attention_bias:
+        turned["no bias in attention"] = {"skip_attention_bias": True}
+    return {name: replace(flags, **change) for name, change in turned.items()}
+
+
+DOES = {
+    "norm_before_residual": ("takes the residual before hidden_norm", "takes the residual after hidden_norm"),
+    "post_norm_recurrence": ("starts the next step from the pre-norm state", "starts the next step from the post-norm state"),
+    "skip_final_norm": ("norms before lm_head", "leaves out the norm before lm_head"),
+    "skip_fc_norms": ("norms before fc", "leaves out the norm before fc"),
+    "skip_qk_norm": ("norms queries and keys", "leaves out q_norm and k_norm"),
+    "skip_attention_bias": ("adds the attention's biases", "leaves out the attention's biases"),
+}
+"""Field of `Flags` -> what somebody does who has it off, on."""
+
+
+def differences(flags: Flags, other: Flags) -> dict[str, str]:
+    """What `other` does otherwise than `flags`: field -> in words, as the rest of a sentence."""
+    return {name: DOES[name][bool(value)] for name, value in vars(other).items() if value != getattr(flags, name)}
 
 
 def with_embedding(feed: Sequence[Source]) -> list[Variant]:
