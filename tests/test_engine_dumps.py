@@ -459,6 +459,15 @@ def test_chunks_of_a_prompt_only_the_first_begins_at_position_0(tmp_path):
     assert open_dump(tmp_path).keys == ["TP0_PP0_Rank0_pid7/Pass00000.pt"]
 
 
+def test_passes_beyond_the_most_that_are_opened_are_told(tmp_path, monkeypatch):
+    for number in range(5):
+        write_pass(tmp_path, number, [[5, 6]])
+    monkeypatch.setattr("eaglelab.dumps.sglang_passes.MOST_PASSES", 3)
+    dump = open_dump(tmp_path)
+    assert (len(dump), len(dump.stray)) == (3, 2)
+    assert "only the first 3 passes are opened, 2 more are left out" in dump.notes[1]
+
+
 @given(
     requests=st.lists(st.tuples(st.integers(1, 6), st.sampled_from([0, 0, 3, 11])), min_size=1, max_size=4),
     layers=st.integers(2, 5),

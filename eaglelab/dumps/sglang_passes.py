@@ -25,11 +25,14 @@ from eaglelab.dumps.containers import DumpError, load_torch, split_key
 from eaglelab.dumps.implied import Implied
 from eaglelab.dumps.listing import Listing
 from eaglelab.dumps.sample import Sample, as_slot, as_token_ids, check_dense
+from eaglelab.progress import progress
 
 PASS = re.compile(r"(?:.*/)?Pass\d{5,9}\.pt")
 OTHER_RANK = re.compile(r"TP[1-9]\d*_PP\d+_Rank\d+_pid\d+")
 """Its states are those of tensor-parallel rank 0 again."""
 LAYER = re.compile(r"(.+)\.layers\.(\d{1,5})\.input_layernorm")
+MOST_PASSES = 500
+"""Opened to find the prompts among them: 20 to 50 ms each, for the names of a few hundred tensors."""
 BATCH = ".forward_batch_info."
 
 SAYS = Implied(
@@ -49,12 +52,9 @@ class SglangPasses:
     last_state_kept = True
 
     def keys(self, listing: Listing) -> tuple[list[str], list[str]]:
-        """(prompts, passes without one). The passes are opened, mapped, for their positions: a file may hold several prompts or none."""
-        names = [name for name in listing.files if PASS.fullmatch(name)]
-        ours = [name for name in names if not OTHER_RANK.search(name)]
-        targets = [name for name in ours if not _in_draft_folder(listing.root / name)] or ours
-        keys: list[str] = []
-        for name in targets:
+        """(prompts, passes without one). The passes are opened for their positions: a file may hold several prompts or none."""
+        names, keys = [name for name in listing.files if PASS.fullmatch(name)], []
+        for name in progress(_targets(listing)[:MOST_PASSES], "passes"):
             try:
                 prompts = len(_prompts(self._read(listing.root / name), listing.root / name))
             except DumpError:
@@ -91,10 +91,18 @@ class SglangPasses:
         )
 
     def implied(self, listing: Listing) -> tuple[Implied | None, list[str]]:
-        return SAYS, [CHOOSE]
+        unopened = len(_targets(listing)) - MOST_PASSES
+        more = f"only the first {MOST_PASSES} passes are opened, {unopened} more are left out: move the prompts' passes to a folder of their own"
+        return SAYS, [CHOOSE, more] if unopened > 0 else [CHOOSE]
 
     def _read(self, path: Path) -> Any:
         return load_torch(path, self.allow_pickle)
+
+
+def _targets(listing: Listing) -> list[str]:
+    """The passes of the target on tensor-parallel rank 0; those of the drafter where there are no others, to be refused in words."""
+    ours = [name for name in listing.files if PASS.fullmatch(name) and not OTHER_RANK.search(name)]
+    return [name for name in ours if not _in_draft_folder(listing.root / name)] or ours
 
 
 def _in_draft_folder(path: Path) -> bool:
