@@ -124,11 +124,11 @@ class OpenedCase:
 
     @cached_property
     def audit(self) -> Audit | None:
-        """The drafter's tensors against its config, from file headers; None without a folder or with a `.bin` only."""
+        """The drafter's tensors against its config, from file headers; None without a drafter. Raises DrafterError."""
         from eaglelab.drafter.audit import audit_folder
 
         path = self.case.drafter.path
-        return audit_folder(path, self.drafter_config) if path is not None and path.is_dir() else None
+        return audit_folder(path, self.drafter_config) if path is not None else None
 
     @property
     def steps(self) -> int:

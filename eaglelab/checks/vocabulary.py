@@ -94,7 +94,11 @@ def _own_map(inv: Investigation) -> VocabularyMap | None:
         raise NotGiven("a drafter", DRAFTER)
     from eaglelab.drafter.vocabulary import read_map
 
-    return read_map(inv.case.drafter.path)
+    absent = inv.audit.absent_shards  # raises where there are no weights at all
+    held = read_map(inv.case.drafter.path)
+    if absent and (held is None or held.d2t is None):
+        raise ValueError(f"no d2t in the files that are there, and {', '.join(absent)} is not; copy or download it")
+    return held
 
 
 def _own_ids(inv: Investigation) -> Any:
