@@ -198,6 +198,7 @@ def test_in_a_mixed_folder_the_layout_of_most_samples_wins_and_the_others_are_ro
     table = check_health(dump).table.query("severity == 'error'")
     assert list(table["sample"]) == ["data_2.pt"]
     assert "holds a dict with aux_hidden_states (one tensor [6, 24] of bfloat16)" in table["detail"].iloc[0]
+    assert "(the format modelopt); expected a dict with input_ids [T]" in table["detail"].iloc[0]
     assert open_dump(tmp_path, format="modelopt").keys == [f"data_{i}.pt" for i in range(4)]
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from eaglelab.dumps.containers import TORCH_SUFFIXES, DumpError, load_file
 from eaglelab.dumps.implied import Implied
+from eaglelab.dumps.layouts import LAYOUTS
 from eaglelab.dumps.layouts.layout import Layout, describe
 from eaglelab.dumps.listing import Listing, split_stray
 from eaglelab.dumps.sample import Sample
@@ -53,7 +54,8 @@ class OneFile:
     def make(self, root: Path, key: str, data: Any) -> Sample:
         """The sample out of what the file holds. Raises DumpError where it is of another layout."""
         if not self.layout.fits(data):
-            raise DumpError(f"{root / key}: holds {contents(data)}; expected {self.layout.looks_for}.", "not a sample")
+            other = next((f" (the format {layout.name})" for layout in LAYOUTS if layout.fits(data)), "")
+            raise DumpError(f"{root / key}: holds {contents(data)}{other}; expected {self.layout.looks_for}.", "not a sample")
         return self.layout.sample(key, data, root / key, root)
 
     def implied(self, listing: Listing) -> tuple[Implied | None, list[str]]:
