@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from eaglelab.checks import configs, dump, replay, text, vocabulary, weights, wiring
+from eaglelab.checks import configs, dump, replay, text, training, vocabulary, weights, wiring
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation, NotGiven
 
@@ -49,9 +49,12 @@ CHECKS: tuple[Check, ...] = (
     Check("replay.order", "Which order of slots does the drafter fit?", "replay", replay.order),
     Check("replay.engine", "What does the engine's wiring cost?", "replay", replay.engine_feed),
     Check("replay.choices", "Does another choice of the trainer fit better?", "replay", replay.choices),
+    Check("replay.flags", "What does the engine's reading of the config's flags cost?", "replay", replay.flags),
+    Check("replay.targets", "Did it learn the target's own choice?", "replay", replay.targets),
     Check("replay.slots", "Which slots does the drafter use?", "replay", replay.slots),
     Check("replay.sampling", "What does it reach when the server samples?", "replay", replay.sampling),
     Check("replay.expected", "What accept length should it reach?", "replay", replay.expected),
+    Check("training.metric", "Does the drafter reach what its trainer printed?", "replay", training.metric),
 )
 
 

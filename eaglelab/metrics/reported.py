@@ -115,7 +115,7 @@ class Reported:
         if chain := self.rates("conditional", split):
             value = accept_length_from_conditional([r.value for r in chain])
             return AcceptLength(value, False, f"the conditional rates {chain[0].name} to {chain[-1].name} multiplied along the chain")
-        shares = [r for r in self.rows if r.split == split and r.kind in ("accepted_share", "length_share")]
+        shares = [r for r in self.rows if r.split == split and all(d.kind in ("accepted_share", "length_share") for d in r.definitions)]
         if shares:
             return _from_share(shares[0], num_draft_tokens)
         if chain := self.rates("marginal", split):

@@ -46,9 +46,7 @@ def every_row(samples: Iterable[Sample]) -> list[Sample]:
 
 def draft_vocabulary_judge(judge: Judge, target_ids: Tensor) -> Judge:
     """A judge whose target chooses among the draft vocabulary alone, in draft ids. target_ids: [Vd], the target's id of each."""
-    limited = Judge(judge.last, replace(judge.head, lm_head=head_rows(judge.head.lm_head, target_ids.cpu())))
-    limited.norm_last = judge.norm_last
-    return limited
+    return Judge(judge.last, replace(judge.head, lm_head=head_rows(judge.head.lm_head, target_ids.cpu())), judge.norm_last)
 
 
 def trainer_counts(definition: Definition, outcome: SampleOutcome, mask: Tensor) -> TrainerCounts:
