@@ -110,11 +110,13 @@ class SglangResponses:
         """How many responses a file holds; None for a .json of one, and for one that cannot be read: a row that says why."""
         if path.suffix.lower() == ".jsonl":
             return len(self._lines(path))
+        with open(path, "rb") as file:
+            if not file.read(SNIFF_BYTES).lstrip().startswith(b"["):
+                return None
         try:
-            data = _parse(path, 0)
+            return len(_parse(path, 0))
         except DumpError:
             return None
-        return len(data) if isinstance(data, list) else None
 
     def _read(self, path: Path, number: int | None) -> Any:
         if path.suffix.lower() == ".jsonl":
@@ -201,7 +203,7 @@ def _rows(value: Any, where: str, notes: list[str]) -> Tensor:
     if states.dim() != 2 or states.shape[1] == 0:
         raise DumpError(f"{where}: hidden_states hold no rows of numbers.", "not a sample")
     if nulls := sum(row.count(None) for row in rows):
-        notes.append(f"{nulls} values of the states are null, which is how SGLang's JSON has NaN; read as NaN")
+        notes.append(f"{nulls} values of the states are null, which is how SGLang's JSON has NaN and infinities; read as NaN")
     return states
 
 
