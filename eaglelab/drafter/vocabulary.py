@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import torch
 from torch import Tensor
@@ -181,7 +182,7 @@ def read_map(path: str | Path) -> VocabularyMap | None:
     for file in _files_of(path):
         try:
             found |= {n: t for n, t in _maps_in(file).items() if n not in found}
-        except (OSError, ValueError, EOFError, TypeError) as error:
+        except (OSError, ValueError, EOFError, TypeError, BadZipFile) as error:
             raise DrafterError(
                 f"{file}: no vocabulary map can be read: {(str(error) or type(error).__name__).splitlines()[0][:200]}"
             ) from error
