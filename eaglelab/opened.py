@@ -164,6 +164,7 @@ class OpenedCase:
                 "for": "steps, and flags at odds with the drafter",
             },
             {"part": "training", "given": case.training.framework or "not given", "for": "flags that the trainer forced"},
+            {"part": "training log", "given": path(case.training.metrics), "for": "the trainer's numbers, counted again in the replay"},
             {"part": "claims", "given": f"{len(case.claims)}", "for": "what people say of slots and ids"},
         ]
 

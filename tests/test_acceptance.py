@@ -7,6 +7,7 @@ from eaglelab.acceptance import (
     Walk,
     accept_length_from_accepted,
     accept_length_from_conditional,
+    accept_length_from_draft_rate,
     accept_length_from_histogram,
     accept_length_from_joint,
     accept_length_from_sglang_rate,
@@ -63,6 +64,14 @@ def test_sglang_rate_changed_in_april_2026():
     assert accept_length_from_sglang_rate(0.39, 4, since_april_2026=True) == pytest.approx(2.17)
     with pytest.raises(ValueError, match="at least 2"):
         accept_length_from_sglang_rate(0.5, 1, since_april_2026=True)
+
+
+def test_vllms_draft_rate():
+    # mostlygeek/llama-swap issue 1032, an answer of vLLM's: 10 of 129 drafted tokens accepted in 43 passes of 3, mean acceptance length 1.2326.
+    assert accept_length_from_draft_rate(10 / 129, 3) == pytest.approx(1.2325581395348837)
+    assert accept_length_from_histogram([39, 1, 0, 3]) == pytest.approx(1.2325581395348837)
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        accept_length_from_draft_rate(0.5, 0)
 
 
 def test_histogram():

@@ -208,7 +208,8 @@ def _records(path: Path) -> Iterator[bytes]:
     """Lines worth a look, without colours; a record that a console wrapped (its next lines are indented) in one. Progress bars end in \\r."""
     record = b""
     for line in _lines(path):
-        line = ANSI.sub(b"", line)
+        if b"\x1b" in line:
+            line = ANSI.sub(b"", line)
         if record and line[:8].isspace() and len(record) < LONGEST:
             record += b" " + line.strip()
             continue
@@ -232,11 +233,11 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 def _in_text(line: str) -> Iterator[Printed]:
     """Numbers of one line of a log."""
-    if match := POSITION.search(line):
+    if "position" in line and (match := POSITION.search(line)):
         split, name = match[1].lower(), {"acc": "acc", "ploss": "ploss"}[match[4].lower()]
         yield _number(f"{split}/epoch_{name}_{match[3]}", match[5], f"epoch {match[2]}")
         return
-    if match := MODELOPT.search(line):
+    if "Step " in line and (match := MODELOPT.search(line)):
         name, values = MODELOPT_NAMES[match[2]], re.findall(NUMBER, match[3])
         several = name == "train_acc"
         yield from (_number(f"{name}_{k}" if several else name, v, f"step {match[1]}") for k, v in enumerate(values))
