@@ -8,12 +8,12 @@ BIN := $(VENV)/bin
 CASE ?= data/example/case.toml
 export HF_HUB_OFFLINE := 1
 
-.PHONY: report test lab example bench pictures lint setup target clean
+.PHONY: report test lab example bench pictures lint setup target oracles clean
 
 report: setup target
 	$(BIN)/eaglelab report $(CASE)
 
-test: setup target
+test: setup target oracles
 	$(BIN)/python -m pytest
 
 lab: setup target
@@ -42,6 +42,15 @@ $(VENV)/.ready: pyproject.toml constraints/cpu.txt
 # The example's target: about 98 MB of downloads, 270 MB on disk. Without it the reports use the sketch.
 target: setup
 	@$(BIN)/python data/example/fetch_target.py || echo "The example's target could not be fetched; going on with its sketch."
+
+# The trainers' own packages, for the tests that run them: in a folder of their own, so that nothing else sees them.
+oracles: setup
+	@$(MAKE) --no-print-directory $(VENV)/oracles/.ready || echo "The trainers' packages could not be installed; their tests skip."
+
+$(VENV)/oracles/.ready: tests/oracles/requirements.txt $(VENV)/.ready
+	rm -rf $(VENV)/oracles
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/oracles -r $<
+	touch $@
 
 # Rebuild the example from nothing: the target's answers, their states, the drafter, the shipped files. About an hour on two cores.
 LIVE := .live

@@ -1,21 +1,16 @@
-"""Write the golden folders beside this file: tiny random EAGLE-3 drafters, run by the trainers' own code on a CPU.
+"""Run the trainers' own code on tiny random EAGLE-3 drafters, on a CPU, and write what it returns: one folder a case under the folder given.
 
-Run it in an environment of its own, where torch 2.13.0 and transformers 5.24.0 are installed and, without their pins,
-`pip install --no-deps speculators==0.9.0 hs-connectors==0.9.0 specforge==0.2.0`, with `pip install openai datasets aiohttp
-pydantic-settings loguru safetensors` for what they import:
+    PYTHONPATH=.venv/oracles python tests/oracles/run_trainers.py FOLDER
 
-    TORCHDYNAMO_DISABLE=1 python tests/oracles/make_oracles.py
-
-Nothing here is imported by eaglelab or its tests. Both projects are Apache-2.0; they are called, none of their code is copied.
-Every folder gets config.json and model.safetensors as the project itself writes them, `golden.safetensors` (inputs, the logits of every
-step, the target's head) and `golden.json` (the metrics that the project's own code returned). See README.md.
+tests/test_drafter_oracles.py does so once a test run. The projects (Apache-2.0) are called, none of their code is here. Every folder gets
+config.json and model.safetensors as the project itself writes them, `golden.safetensors` (inputs, the logits of every step, the target's
+head) and `golden.json` (the metrics that the project's own code returned). See README.md.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import tempfile
 import types
@@ -25,66 +20,31 @@ os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
+from cases import SPECFORGE, SPECULATORS, STEPS, VD, H, V
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaConfig, Qwen3Config
 
-HERE = Path(__file__).parent
-H, V, VD, STEPS = 32, 96, 48, 4
 LENGTHS = (20, 13)
 ANSWERS = (((5, 9), (12, 20)), ((6, 13),))  # two answers three tokens apart in the first sample, less than STEPS
-FLAGS = {
-    "plain": {},
-    "norm_before_residual": {"norm_before_residual": True},
-    "norm_before_fc": {"norm_before_fc": True, "norm_output": True},
-    "fc_norm": {"fc_norm": True, "norm_output": True},
-}
-SPECFORGE = {
-    "plain": {},
-    "fc_norm": {"fc_norm": True},
-    "no_final_norm": {"norm_output": False},
-    "llama3_rope": {
-        "rope_parameters": {
-            "rope_theta": 10000.0,
-            "rope_type": "llama3",
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 16,
-        }
-    },
-    "yarn_rope": {
-        "rope_parameters": {
-            "rope_theta": 10000.0,
-            "rope_type": "yarn",
-            "factor": 4.0,
-            "beta_fast": 32.0,
-            "beta_slow": 1.0,
-            "mscale": 1.0,
-            "mscale_all_dim": 0.5,
-            "original_max_position_embeddings": 16,
-        }
-    },
-}
 
 
-def main() -> None:
+def main(out: Path) -> None:
     torch.set_num_threads(1)
-    for i, (name, flags) in enumerate(FLAGS.items()):
-        for j, layer in enumerate(("llama", "qwen3")):
-            write_speculators(f"speculators_{layer}_{name}", layer, flags, seed=10 * i + j)
+    for i, (name, case) in enumerate(SPECULATORS.items()):
+        write_speculators(out / name, seed=i, **case)
     for i, (name, options) in enumerate(SPECFORGE.items()):
-        write_specforge(f"specforge_{name}", options, seed=100 + i)
+        write_specforge(out / name, options, seed=100 + i)
 
 
-def random_samples(g: torch.Generator) -> list[dict[str, Tensor]]:
-    """Token ids [T], aux [3, T, H] of very different sizes, loss mask [T]."""
+def random_samples(g: torch.Generator, slots: int = 3, width: int = H) -> list[dict[str, Tensor]]:
+    """Token ids [T], aux [S, T, Ht] of very different sizes, loss mask [T]."""
     samples = []
     for length, answers in zip(LENGTHS, ANSWERS, strict=True):
         mask = torch.zeros(length, dtype=torch.int64)
         for first, end in answers:
             mask[first:end] = 1
-        aux = torch.randn(3, length, H, generator=g) * torch.tensor([0.5, 2.0, 8.0])[:, None, None]
+        aux = torch.randn(slots, length, width, generator=g) * torch.logspace(-1, 3, slots, 2)[:, None, None]
         samples.append({"token_ids": torch.randint(0, V, (length,), generator=g), "aux": aux, "loss_mask": mask})
     return samples
 
@@ -92,7 +52,7 @@ def random_samples(g: torch.Generator) -> list[dict[str, Tensor]]:
 def random_weights(model, g: torch.Generator) -> None:
     """Every weight drawn, norms away from one, in values that bfloat16 holds exactly."""
     for name, parameter in model.named_parameters():
-        scale = 0.3 if "norm" in name else 1.0 if "embed" in name else 0.25
+        scale = 0.3 if "norm" in name else 1.0 if "embed" in name else 0.18
         drawn = torch.randn(parameter.shape, generator=g) * scale + (1.0 if "norm" in name else 0.0)
         parameter.data.copy_(drawn.bfloat16())
 
@@ -123,23 +83,14 @@ def last_states(samples: list[dict], drafted: list[Tensor], lm_head: Tensor, gai
             for k in range(n):
                 wanted[t + 1 + k] = tokens[k, t]
             t += n + 1
-        noise = torch.randn(length, H, generator=g) * 0.2
+        noise = torch.randn(length, lm_head.shape[1], generator=g) * 0.2
         sample["last"] = ((lm_head[wanted] + noise) / gain).bfloat16().float()  # [T, H]
 
 
 def save(folder: Path, samples: list[dict], shared: dict[str, Tensor], metrics: dict) -> None:
     tensors = {f"sample{i}.{k}": v.contiguous() for i, s in enumerate(samples) for k, v in s.items()}
     save_file(tensors | {k: v.contiguous() for k, v in shared.items()}, folder / "golden.safetensors")
-    (folder / "golden.json").write_text(json.dumps(metrics, indent=1) + "\n")
-    for extra in ("generation_config.json", "config.py"):  # save_pretrained of speculators copies its own source beside the weights
-        (folder / extra).unlink(missing_ok=True)
-    print(f"{folder.name}: {sum(p.stat().st_size for p in folder.iterdir()) / 1024:.0f} KiB")
-
-
-def fresh(name: str) -> Path:
-    shutil.rmtree(HERE / name, ignore_errors=True)
-    (HERE / name).mkdir()
-    return HERE / name
+    (folder / "golden.json").write_text(json.dumps(metrics))
 
 
 class HeadLogits:
@@ -158,31 +109,32 @@ class HeadLogits:
 # speculators 0.9.0
 
 
-def speculators_model(layer: str, flags: dict):
+def speculators_model(layer: str, num_layers: int, slots: int, draft_vocab: int, flags: dict, inner: dict):
     from speculators.config import SpeculatorsConfig, VerifierConfig
     from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
     from speculators.proposals.greedy import GreedyTokenProposalConfig
 
     kind, head = (LlamaConfig, 8) if layer == "llama" else (Qwen3Config, 16)
-    inner = kind(
+    transformer = kind(
         hidden_size=H,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=head,
         intermediate_size=40,
         vocab_size=V,
-        num_hidden_layers=1,
+        num_hidden_layers=num_layers,
         rms_norm_eps=1e-5,
         max_position_embeddings=256,
         rope_parameters={"rope_theta": 500000.0 if layer == "llama" else 1000000.0, "rope_type": "default"},
         tie_word_embeddings=False,
+        **inner,
     )
-    inner._attn_implementation = "eager"
+    transformer._attn_implementation = "eager"
     proposal = GreedyTokenProposalConfig(speculative_tokens=STEPS)
     config = Eagle3SpeculatorConfig(
-        transformer_layer_config=inner,
-        draft_vocab_size=VD,
-        eagle_aux_hidden_state_layer_ids=[2, 15, 27],
+        transformer_layer_config=transformer,
+        draft_vocab_size=draft_vocab,
+        eagle_aux_hidden_state_layer_ids=[2, 8, 15, 21, 27][:slots],
         speculators_config=SpeculatorsConfig(
             algorithm="eagle3",
             proposal_methods=[proposal],
@@ -233,16 +185,25 @@ def speculators_forward(model, head: HeadLogits, samples: list[dict]) -> tuple[T
     return head.take(), metrics
 
 
-def write_speculators(name: str, layer: str, flags: dict, seed: int) -> None:
+def write_speculators(
+    folder: Path,
+    seed: int,
+    layer: str = "llama",
+    num_layers: int = 1,
+    slots: int = 3,
+    draft_vocab: int = VD,
+    flags: dict | None = None,
+    inner: dict | None = None,
+) -> None:
     g = torch.Generator().manual_seed(seed)
-    model, samples = speculators_model(layer, flags), random_samples(g)
+    model, samples = speculators_model(layer, num_layers, slots, draft_vocab, flags or {}, inner or {}), random_samples(g, slots)
     random_weights(model, g)
-    d2t, t2d = random_vocabulary(g)
+    d2t, t2d = random_vocabulary(g) if draft_vocab < V else (torch.zeros(V, dtype=torch.int64), torch.ones(V, dtype=torch.bool))
     model.load_vocab_mappings(t2d, d2t)
     lm_head = torch.randn(V, H, generator=g).bfloat16().float()
     model.verifier_lm_head.weight.data.copy_(lm_head[t2d])
     gain = model.verifier_norm.weight.data.clone()
-    head, ids = HeadLogits(model.lm_head), d2t + torch.arange(VD)
+    head, ids = HeadLogits(model.lm_head), d2t + torch.arange(draft_vocab)
     sizes = [n - 1 for n in LENGTHS]
 
     def by_sample(logits: Tensor) -> list[Tensor]:
@@ -255,7 +216,6 @@ def write_speculators(name: str, layer: str, flags: dict, seed: int) -> None:
         sample["logits"] = x  # [K, T - 1, Vd]
     alone = [speculators_counts(speculators_forward(model, head, [s])[1]) for s in samples]
     metrics = {"made_with": "speculators 0.9.0", "steps": STEPS, "packed": speculators_counts(metrics), "samples": alone}
-    folder = fresh(name)
     model.bfloat16().save_pretrained(folder)
     save(folder, samples, {"target.lm_head": lm_head, "target.norm": gain}, metrics)
 
@@ -315,7 +275,7 @@ def specforge_forward(draft, model, head: HeadLogits, sample: dict, lm_head: Ten
     length = len(sample["token_ids"])
     raw = {
         "aux_hidden_state": sample["aux"].transpose(0, 1).flatten(1)[None],  # [1, T, 3H]
-        "hidden_state": sample.get("last", torch.zeros(length, H))[None],
+        "hidden_state": sample.get("last", torch.zeros(length, lm_head.shape[1]))[None],
         "input_ids": sample["token_ids"],
         "loss_mask": sample["loss_mask"],
     }
@@ -327,40 +287,41 @@ def specforge_forward(draft, model, head: HeadLogits, sample: dict, lm_head: Ten
     return head.take(), [[float(x) for x in row] for row in (accs, corrects, denoms, rates)]
 
 
-def write_specforge(name: str, options: dict, seed: int) -> None:
-    g = torch.Generator().manual_seed(seed)
+def write_specforge(folder: Path, options: dict, seed: int) -> None:
+    g, width = torch.Generator().manual_seed(seed), options.get("target_hidden_size", H)
     draft, model, written = specforge_trainer(options)
-    samples = random_samples(g)
+    samples = random_samples(g, width=width)
     random_weights(draft, g)
     draft.embed_tokens.weight.data[0] = 0  # the padding row
     d2t, t2d = random_vocabulary(g)
     draft.d2t.copy_(d2t)
     draft.t2d.copy_(t2d)
-    lm_head = torch.randn(V, H, generator=g).bfloat16().float()
+    lm_head = torch.randn(V, width, generator=g).bfloat16().float()
     head, ids = HeadLogits(draft.lm_head), d2t + torch.arange(VD)
     drafted = [ids[specforge_forward(draft, model, head, s, lm_head)[0].argmax(-1)] for s in samples]
-    last_states(samples, drafted, lm_head, torch.ones(H), g)
+    last_states(samples, drafted, lm_head, torch.ones(width), g)
     metrics = []
     for sample in samples:
         sample["logits"], rows = specforge_forward(draft, model, head, sample, lm_head)  # [K, T, Vd]
         metrics.append(dict(zip(("acc", "correct", "denom", "acceptance_rate"), rows, strict=True)))
-    folder = fresh(name)
-    export_specforge(draft, written, folder)
+    export_specforge(draft, written, folder, with_embedding=width != H)
     shared = {"target.lm_head": lm_head, "embedding": draft.embed_tokens.weight.data.float()}
     save(folder, samples, shared, {"made_with": "specforge 0.2.0", "steps": STEPS, "samples": metrics})
 
 
-def export_specforge(draft, written: dict, folder: Path) -> None:
-    """Their own export of a training checkpoint for SGLang: bfloat16, no embedding table."""
+def export_specforge(draft, written: dict, folder: Path, with_embedding: bool) -> None:
+    """Their own exports of a training checkpoint, in bfloat16: for SGLang, without the embedding table, or for Hugging Face, with it."""
+    from specforge.export.to_hf import export_to_hf
     from specforge.export.to_sglang import export_to_sglang
 
+    export = export_to_hf if with_embedding else export_to_sglang
     with tempfile.TemporaryDirectory() as scratch:
         config, state = Path(scratch, "draft.json"), Path(scratch, "training_state.pt")
         config.write_text(json.dumps(written))
-        weights = {k: v for k, v in draft.state_dict().items() if "embed" not in k}
+        weights = {k: v for k, v in draft.state_dict().items() if with_embedding or "embed" not in k}
         torch.save({"strategy": "eagle3", "draft_state_dict": weights}, state)
-        export_to_sglang(str(state), str(config), str(folder))
+        export(str(state), str(config), str(folder))
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]))
