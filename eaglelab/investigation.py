@@ -84,11 +84,18 @@ class Investigation(OpenedCase):
         raise NotGiven("the target's lm_head and final norm", "`[target] path` names the target's checkpoint; two tensors of it are enough")
 
     @property
+    def identified_last(self) -> Boundary:
+        """What the last state is by comparison with the target. None where that cannot tell, or cannot be made: `wiring.dump` says why."""
+        try:
+            return self.dump_wiring[self.dump.feed.last]
+        except ValueError:
+            return None
+
+    @property
     def last_boundary(self) -> Boundary:
         """What the last state is: by comparison with the target where that tells, else by `last_state`. None where neither can."""
-        identified = self.dump_wiring[self.dump.feed.last]
-        if identified is not None:
-            return identified
+        if self.identified_last is not None:
+            return self.identified_last
         try:
             normed = self.last_state.normed
         except NotGiven:

@@ -124,7 +124,7 @@ def last_state(inv: Investigation) -> Iterator[Finding]:
         title = "The dump holds no last state: what the target says is not in it, and the replay is judged by the text's token"
         yield Finding("dump.last_state", title, Status.NOT_APPLICABLE)
         return
-    identified = inv.dump_wiring[slot]
+    identified = inv.identified_last
     if isinstance(identified, int) and identified != inv.identification.num_layers:
         yield _not_last(slot, identified, inv.identification.num_layers)
         return
