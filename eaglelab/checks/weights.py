@@ -27,8 +27,8 @@ class Problem:
 
     @property
     def matters(self) -> bool:
-        """Unless every engine that is looked at makes the same of it as of a sound one."""
-        return any(c.effect != "harmless" for c in self.consequences) or not self.consequences
+        """Whether an engine that is looked at makes something else of it than of a sound one."""
+        return any(c.effect != "harmless" for c in self.consequences)
 
 
 def engines_of(inv: Investigation) -> tuple[str, ...]:
