@@ -574,6 +574,19 @@ def test_the_target_within_the_draft_vocabulary_is_another_number(case):
     assert rates[0]["rate"] != pytest.approx(rates[1]["rate"], abs=0.002)
 
 
+def test_a_version_with_two_definitions_is_held_against_both(case):
+    """SpecForge 0.1.0: the rows outside the draft vocabulary were dropped from some commit on."""
+    log = "step 1: {{'eval/acc_0': {:.4f}}}\n"
+    both = look(case, log.format(0.6), "specforge", "0.1.0", "heldout")["training.metric"]
+    assert both.status is Status.FAIL
+    assert "by the nearest of its definitions" in both.title
+    wrong, dropped = (a["rate"] for a in both.numbers["steps"][0]["again"])
+    assert wrong < dropped
+    for rate in (wrong, dropped):
+        assert look(case, log.format(rate), "specforge", "0.1.0", "heldout")["training.metric"].status is Status.PASS
+    assert look(case, log.format(dropped), "specforge", "0.2.0", "heldout")["training.metric"].status is Status.FAIL
+
+
 def test_few_samples_tell_nothing(case):
     metric = look(case, "step 1: {'acc_0': 0.95}\n", "specforge", "0.2.0", "train", max_samples=3)["training.metric"]
     assert metric.status is Status.CANNOT_TELL

@@ -125,6 +125,7 @@ def _beside_the_replay(inv: Investigation, claimed: list[Row]) -> Finding:
     first, again = claimed[0], steps[0]
     nearest = min(again, key=lambda a: abs((a.rate or 0.0) - first.value))
     status, why, todo = _status(inv, first, again)
+    which = "its own definition" if first.definition else "the nearest of its definitions"
     collapsed = [row for row, found in zip(claimed, steps, strict=True) if _less_than_half(row, found)]
     if status is not Status.FAIL and len(inv.samples) >= FEW_SAMPLES and collapsed:
         status, todo = (
@@ -139,7 +140,7 @@ def _beside_the_replay(inv: Investigation, claimed: list[Row]) -> Finding:
     )
     return Finding(
         id="training.metric",
-        title=f"The trainer printed {first.name} = {first.value:.1%}; by its own definition the replay gives {_percent(nearest.rate)}",
+        title=f"The trainer printed {first.name} = {first.value:.1%}; by {which} the replay gives {_percent(nearest.rate)}",
         status=status,
         claim=f"{first.title}{f', {first.at}' if first.at else ''}, split {first.split or 'not said'}: {first.in_words}."
         + (f" Mean of the last {min(first.seen, 50)} values: {first.recent:.1%}." if first.seen > 1 else ""),
@@ -177,7 +178,7 @@ def _again(definition: Definition, counted: tuple[Sequence[SampleOutcome], list[
 
 
 def _status(inv: Investigation, row: Row, again: list[_Again]) -> tuple[Status, str, str]:
-    """Inside any definition's interval: pass. Outside of all: fail where the split is the same or no split explains it."""
+    """Inside any definition's interval: pass. Outside of all that the framework has: fail where the split is the same or no split explains it."""
     if len(inv.samples) < FEW_SAMPLES or not any(a.counted for a in again):
         return (
             Status.CANNOT_TELL,
@@ -192,7 +193,7 @@ def _status(inv: Investigation, row: Row, again: list[_Again]) -> tuple[Status, 
     below = max(a.high for a in again) < printed[0]
     if _less_than_half(row, again):
         return Status.FAIL, "No split and no batch explains a fall to less than half.", _what_to_do(below)
-    if row.definition is None:
+    if len({d.source for d in row.definitions}) > 1:
         return Status.CANNOT_TELL, "The log's names stand for several things.", "Say `[training] framework` and `version`."
     if split is None or row.split is None:
         return (
