@@ -38,7 +38,7 @@ def _status(by_id: dict[str, Finding], key: str) -> Status | None:
 
 
 def _drafter(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
-    bad = [by_id[k] for k in ("drafter.complete", "drafter.vocabulary") if _status(by_id, k) is FAIL]
+    bad = [by_id[k] for k in ("drafter.complete", "drafter.vocabulary", "drafter.vocabulary.other") if _status(by_id, k) is FAIL]
     if not bad:
         return None
     return Verdict("training", "sure", " ".join(f"{f.title}. {f.next}" for f in bad))

@@ -235,7 +235,7 @@ def _compared(inv: Investigation, mine: VocabularyMap, path: Path, named: bool) 
     )
     whose = "" if named else ", which lies in the dump"
     return Finding(
-        id="drafter.vocabulary.other",
+        id="drafter.vocabulary.other" if named else "drafter.vocabulary.other.dump",
         title=f"The drafter's map is the one of {name}{whose}" if same else f"The drafter's map is not the one of {name}{whose}: {differs}",
         status=Status.PASS if same else Status.FAIL if named else Status.CANNOT_TELL,
         claim=f"The drafter was trained with the map of {name}.",
