@@ -15,6 +15,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from eaglelab.case import CaseError, open_case
 from eaglelab.dumps import DumpError, Feed, open_dump
 from eaglelab.dumps.health import check_health
 from eaglelab.dumps.layouts import LAYOUTS
@@ -280,6 +281,16 @@ def test_a_dump_without_a_last_state_says_so_in_its_feed(tmp_path):
         with pytest.raises(DumpError, match="-1 in the last place says that the dump holds no last state"):
             dump.feed = wrong
     assert check_health(dump).summary["with_errors"] == 0
+
+
+def test_a_case_can_say_that_there_is_no_last_state(tmp_path):
+    case = tmp_path / "case.toml"
+    case.write_text("[dump]\nfeed = [0, 1, 2, -1]")
+    assert open_case(case).dump.feed == (0, 1, 2, -1)
+    for wrong in ("[0, -1, 2]", "[0, 1, -2]", "[-1]"):
+        case.write_text(f"[dump]\nfeed = {wrong}")
+        with pytest.raises(CaseError, match=r"expected slot numbers: .* \(-1: the dump holds none\)"):
+            open_case(case)
 
 
 # ---- SpecForge: padding

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,8 @@ class OneFile:
 
     def keys(self, listing: Listing) -> tuple[list[str], list[str]]:
         """(sample keys, stray tensor files), by name alone."""
-        names = (name for name in listing.files if name.lower().endswith(self.layout.suffixes))
-        return split_stray(names, self.layout.numbered)
+        keys, stray = _named(listing, self.layout.suffixes, self.layout.numbered)
+        return list(keys), list(stray)
 
     def paths(self, root: Path, key: str) -> list[Path]:
         return [root / key]
@@ -60,6 +61,12 @@ class OneFile:
 
     def implied(self, listing: Listing) -> tuple[Implied | None, list[str]]:
         return self.layout.implied(listing)
+
+
+@lru_cache(maxsize=4)
+def _named(listing: Listing, suffixes: tuple[str, ...], numbered: bool) -> tuple[list[str], list[str]]:
+    """(sample keys, stray files) of all layouts that name their files alike: most do, and a dump may have 100,000."""
+    return split_stray((name for name in listing.files if name.lower().endswith(suffixes)), numbered)
 
 
 def contents(data: Any, most: int = 12) -> str:

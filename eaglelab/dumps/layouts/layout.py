@@ -13,7 +13,7 @@ from torch import Tensor
 from eaglelab.dumps.containers import TORCH_SUFFIXES, DumpError
 from eaglelab.dumps.implied import Implied
 from eaglelab.dumps.listing import Listing
-from eaglelab.dumps.sample import Sample, as_mask, as_slot, as_token_ids, check_dense
+from eaglelab.dumps.sample import Sample, as_mask, as_slot, as_token_ids
 
 MOST_SLOTS = 64
 """A width of more aux slots than this is no number of slots, but a last state of another model."""
@@ -108,7 +108,6 @@ def split_slots(value: Any, name: str, width: int | None, path: Path) -> tuple[l
             f"H = {width} from the last state.",
             "not a sample",
         )
-    check_dense(value, name, str(path))
     count = value.shape[-1] // width
     return list(value.split(width, dim=-1)), [f"{name}[{s} of {count}]" for s in range(count)]
 
