@@ -14,9 +14,11 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from eaglelab.drafter.audit import DrafterError, audit_folder, canonical_name, read_header
 from eaglelab.drafter.checkpoint import choose_device, load_drafter, own_embedding
 from eaglelab.drafter.config import DrafterConfig, DrafterConfigError
+from eaglelab.drafter.embedding import EmbeddingError
 from eaglelab.drafter.model import Rotary
 from eaglelab.drafter.vocabulary import looks_absolute
 from eaglelab.replay import Variant, replay
+from eaglelab.replay.variants import EMBEDDING
 
 CONFIG = {
     "architectures": ["LlamaForCausalLMEagle3"],
@@ -402,6 +404,73 @@ def test_a_tensor_that_cannot_be_read_is_a_drafter_error(tmp_path):
     head = tensors()["lm_head.weight"].to(torch.float8_e4m3fn)
     with pytest.raises(DrafterError, match=r"lm_head\.weight is stored quantised as torch\.float8_e4m3fn and its scale .* is missing"):
         load_drafter(write(tmp_path, tensors() | {"lm_head.weight": head}), device="cpu")
+
+
+@pytest.mark.parametrize("stored", [torch.float8_e4m3fn, torch.int8])
+def test_quantised_weights_are_read(tmp_path, stored):
+    """FP8 with a scale for the weight, as ModelOpt exports it, and INT8 with one a row (compressed-tensors): stored x scale."""
+    state, right = tensors(), tensors()
+    for name in [n for n in state if n.endswith("_proj.weight") or n == "fc.weight"]:
+        scale = state[name].abs().amax(None if stored != torch.int8 else 1, keepdim=stored == torch.int8) / 100
+        state[name] = (right[name] / scale).round().to(stored)
+        state[name + "_scale"] = scale
+        right[name] = state[name].float() * scale
+    drafter, audit = load_drafter(write(tmp_path, state), device="cpu", dtype="float32")
+    assert (audit.whole, audit.unexpected) == (True, ())
+    assert len(audit_folder(tmp_path, drafter.config).quantised) == 8
+    for name, weight in drafter.state_dict().items():
+        if name in right and weight.is_floating_point():
+            torch.testing.assert_close(weight, right[name], atol=0.02, rtol=0.01)  # read in the checkpoint's own bfloat16 or float32
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        (
+            {"qweight": torch.ones(6, 32, dtype=torch.int32), "qzeros": torch.ones(1, 4), "scales": torch.ones(1, 32)},
+            "GPTQ or AWQ integers",
+        ),
+        ({"weight": torch.ones(768, 1, dtype=torch.uint8), "weight.absmax": torch.ones(24)}, "bitsandbytes"),
+        (
+            {
+                "weight": torch.ones(32, 24, dtype=torch.uint8),
+                "weight_scale": torch.ones(32, 3).to(torch.float8_e4m3fn),
+                "weight_scale_2": torch.ones(1),
+            },
+            "NVFP4",
+        ),
+    ],
+)
+def test_a_quantisation_that_is_not_read_is_named(tmp_path, stored, said):
+    layer = "midlayer.self_attn.q_proj."
+    state = tensors(without=(layer + "weight",)) | {layer + n: t for n, t in stored.items()}
+    with pytest.raises(DrafterError, match=rf"q_proj\.weight is stored quantised as {said}.*: take the unquantised checkpoint"):
+        load_drafter(write(tmp_path, state), device="cpu")
+
+
+def test_another_width_than_the_targets(tmp_path):
+    """fc takes the target's states, all else has the drafter's width: the target's embedding and lm_head do not fit."""
+    flags = {"target_hidden_size": 32}
+    state = tensors(**flags)
+    folder = write(tmp_path / "without", state, flags)
+    with pytest.raises(DrafterError, match=r"missing embed_tokens\.weight"):
+        load_drafter(folder, device="cpu")
+    folder = write(tmp_path / "with", state | {"embed_tokens.weight": tiny_embedding().rows}, flags)
+    drafter, audit = load_drafter(folder, device="cpu", dtype="float32")
+    assert audit.whole
+    sample, base = tiny_sample("a", 20, 3, seed=1, width=32), Variant((0, 1, 2))
+    assert replay(drafter, [sample], own_embedding(folder, torch.arange(V)), [base], steps=3)[0].counts.complete > 0
+    with pytest.raises(EmbeddingError, match="rows are 32 wide, the drafter's hidden_size is 24"):
+        replay(drafter, [sample], tiny_embedding(width=32), [base])
+    with pytest.raises(ValueError, match="the embedding is 24 wide, the drafter's fc takes states of 32"):
+        replay(drafter, [sample], tiny_embedding(), [Variant((EMBEDDING, 0, 1))])
+
+
+def test_a_sliding_window_is_not_run(tmp_path):
+    windowed = {"layer_types": ["sliding_attention"], "sliding_window": 512}
+    with pytest.raises(DrafterError, match=r"its attention looks back 512 rows .layer_types.*, expected full attention"):
+        load_drafter(write(tmp_path, tensors(), windowed), device="cpu")
+    load_drafter(write(tmp_path, tensors(), {"layer_types": ["full_attention"], "sliding_window": 512}), device="cpu")
 
 
 def test_a_map_of_narrow_integers_is_a_map(tmp_path):

@@ -59,7 +59,7 @@ def load_drafter(
     config = DrafterConfig.load(folder)
     try:
         checkpoint = open_checkpoint(folder)
-        check_runs(checkpoint.names(), folder)
+        check_runs(config, checkpoint.names(), folder)
         shapes = {n: checkpoint.shape(n) for n in checkpoint.names()}
         expected = expected_tensors(config)
         for name, shape in shapes.items():
@@ -95,8 +95,12 @@ def load_drafter(
     return drafter.eval(), audit
 
 
-def check_runs(names: Iterable[str], folder: Path) -> None:
+def check_runs(config: DrafterConfig, names: Iterable[str], folder: Path) -> None:
     """Raise DrafterError for a draft layer that the replay has no code for."""
+    if config.sliding_window is not None:
+        raise DrafterError(
+            f"{folder}: its attention looks back {config.sliding_window} rows (layer_types), expected full attention: the replay has no window"
+        )
     experts = next((n for n in names if ".mlp.experts." in n), None)
     if experts is not None:  # TorchSpec trains them; vLLM and SGLang build a dense MLP in their place
         raise DrafterError(

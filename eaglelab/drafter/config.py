@@ -68,6 +68,8 @@ class DrafterConfig:
     """`llama`, `qwen3` (q and k norms) or `mla`."""
     latent: Latent | None = None
     """Of `mla` layers only."""
+    sliding_window: int | None = None
+    """Rows that an attention looks back, where `layer_types` names a sliding one."""
     family: str = "specforge"
     """The framework that wrote the file, one of `FAMILIES`."""
     norm_before_residual: bool = False
@@ -129,6 +131,7 @@ class DrafterConfig:
             num_layers=_num_layers(layer, source),
             layer_type=layer_type,
             latent=latent,
+            sliding_window=_sliding_window(layer, source),
             family=family,
             **_flags(config, layer, family, source),
         )
@@ -244,6 +247,11 @@ def _num_layers(layer: Mapping[str, Any], source: str) -> int:
     if number > MAX_LAYERS:
         raise DrafterConfigError(f"{source}: num_hidden_layers is {number}, expected at most {MAX_LAYERS}; is it the target's config?")
     return number
+
+
+def _sliding_window(layer: Mapping[str, Any], source: str) -> int | None:
+    kinds = layer.get("layer_types")
+    return _count(layer, source, "sliding_window") if isinstance(kinds, list) and "sliding_attention" in kinds else None
 
 
 def _layer_type(raw: Mapping[str, Any], layer: Mapping[str, Any]) -> str:

@@ -194,6 +194,10 @@ def replay(
 def check_variant(variant: Variant, drafter: Drafter, samples: Sequence[Sample]) -> None:
     """Raise ValueError where the variant does not fit the drafter's fc or the dump's slots."""
     config = drafter.config
+    if EMBEDDING in variant.feed and config.hidden_size != config.target_hidden_size:
+        raise ValueError(
+            f"{variant.name}: the embedding is {config.hidden_size} wide, the drafter's fc takes states of {config.target_hidden_size}"
+        )
     if len(variant.feed) != config.num_slots:
         raise ValueError(f"{variant.name}: feeds {len(variant.feed)} slots, the drafter's fc takes {config.num_slots}")
     for sample in samples:
