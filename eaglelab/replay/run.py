@@ -29,7 +29,7 @@ from eaglelab.target.head import adjust, head_rows
 BATCH_ROWS = 4096
 """Rows packed into one pass at most; longer samples make a pass of their own."""
 BATCH_BYTES = 2**30
-"""States and products with fc that one pass keeps for its variants: sets the rows of a pass, and what is dropped and made again."""
+"""States, products with fc, keys and values that one pass keeps for its variants: sets its rows, and what is dropped and made again."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def replay(
     table = embed if (embed.rows.device, embed.rows.dtype) == (device, dtype) else embed.to(device, dtype)
     outcomes: list[list[SampleOutcome]] = [[] for _ in variants]
     shares: list[list[Tensor]] = [[] for _ in variants]
-    groups = list(batches(samples, min(BATCH_ROWS, rows_that_fit(drafter, variants))))
+    groups = list(batches(samples, min(BATCH_ROWS, rows_that_fit(drafter, variants, steps))))
     judge.answers(list(samples), str(device))  # of all samples at once: the head is read once
     scores = _Probabilities(drafter, list(samples), judge) if probabilities else None
     bar = progress(range(len(groups) * len(variants)), "replay")
@@ -224,12 +224,14 @@ def batches(samples: Iterable[Sample], rows: int) -> Iterator[list[Sample]]:
         yield group
 
 
-def rows_that_fit(drafter: Drafter, variants: Sequence[Variant]) -> int:
-    """Rows whose states and products with fc stay within BATCH_BYTES, for all variants."""
+def rows_that_fit(drafter: Drafter, variants: Sequence[Variant], steps: int) -> int:
+    """Rows whose states and products with fc, for all variants, and keys and values, for all steps, stay within BATCH_BYTES."""
     products = {key for v in variants for key in places_of(v)}
     config, size = drafter.config, drafter.fc.weight.element_size()
     width = len(products) * config.hidden_size + len({p.source for p in products}) * config.target_hidden_size
-    return max(1, BATCH_BYTES // (size * max(1, width)))
+    value = config.latent.value if config.latent else config.head_dim
+    width += config.num_layers * steps * config.num_key_value_heads * (config.head_dim + value)
+    return max(1, BATCH_BYTES // (size * width))
 
 
 class Place(NamedTuple):
