@@ -97,7 +97,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     sub = command("dump", cmd_dump, "health and norm fingerprint of a dump")
     sub.add_argument("dump", type=Path, help=DUMP)
-    text = "compare the tokens with another rendering instead: a dump, a case, or a JSONL file with token_ids, messages, prompt or text"
+    text = "compare tokens with a dump, a case, or a JSONL file of token_ids, messages, prompt or text (default: health and norms)"
     sub.add_argument("--against", type=Path, metavar="OTHER", help=text)
     samples(sub, 32)
 
