@@ -171,7 +171,10 @@ class _Probes:
             try:
                 found.append(self._sample(format, keys[i]))
             except DumpError as error:
-                self._refused.setdefault(keys[i], str(error))
+                if error.problem == "not a sample":
+                    self._refused.setdefault(keys[i], str(error))
+                else:  # the format is known: this says more than that the others do not fit
+                    self._refused[keys[i]] = str(error)
         return found
 
     def _sample(self, format: Format, key: str) -> Sample:
@@ -190,8 +193,7 @@ class _Probes:
         try:
             return format.make(self.root, key, data)
         except DumpError as error:
-            self._refused[key] = str(error)  # the layout is known: this says more than that the others do not fit
-            raise
+            raise DumpError(str(error), "unusable sample") from error
 
     def seen(self) -> str:
         """What the probes hold, or why they cannot be read: for the error."""

@@ -21,6 +21,8 @@ import pandas as pd
 import torch
 
 from eaglelab.dumps import Dump, DumpError, Sample
+from eaglelab.dumps.one_file import OneFile
+from eaglelab.dumps.raw_folders import RawFolders
 from eaglelab.dumps.rows import BadRows, bad_rows
 from eaglelab.dumps.sample import shape_problems
 from eaglelab.progress import progress
@@ -195,6 +197,8 @@ def _token_problems(sample: Sample, vocab_size: int | None) -> Iterable[Problem]
 
 
 def _file_problems(dump: Dump, sample: Sample) -> Iterable[Problem]:
+    if not isinstance(dump.reader, (OneFile, RawFolders)):  # other files hold more than one sample's tensors
+        return
     file, tokens = dump.file_bytes(sample.key), len(sample.token_ids)
     tensors = _bytes(sample) * (tokens + sample.padding) / max(1, tokens)  # the padding is the file's own
     if file > WASTE * tensors and file > tensors + SLACK:
