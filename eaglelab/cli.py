@@ -246,7 +246,8 @@ def compare_dumps(args: argparse.Namespace) -> int:
     table = compare_renderings(ours, theirs, tokenizer)
     rows = table.astype(object).where(table.notna(), None)
     said = f"{len(ours)} of {len(dump):,} samples against {args.against}. {summary(table)}"
-    show(args, {"summary": summary(table), "samples": rows.to_dict(orient="records")}, visible(f"{said}\n{first_rows(rows.fillna(''), 'samples')}"))
+    text = visible(f"{said}\n{first_rows(rows.fillna(''), 'samples')}")
+    show(args, {"summary": summary(table), "samples": rows.to_dict(orient="records")}, text)
     return 0
 
 
