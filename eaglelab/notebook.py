@@ -94,7 +94,8 @@ def frame(data: Any) -> Any:
     """A DataFrame of rows or columns, for tables and figures."""
     import pandas as pd
 
-    return data.to_frame() if isinstance(data, pd.Series) else pd.DataFrame(data)
+    with pd.option_context("mode.string_storage", "python"):  # pyarrow's strings refuse text that is no UTF-8
+        return data.to_frame() if isinstance(data, pd.Series) else pd.DataFrame(data)
 
 
 def _table(frame: Any, **options: Any) -> str:

@@ -455,3 +455,11 @@ def test_what_is_no_regular_file_is_no_sample_and_is_never_waited_for(sharded):
         dump.load("rows_0-6/data_90.pt")
     assert len(list(dump.samples(None))) == 12
     assert list(dump.skipped) == ["rows_0-6/data_93.pt"]
+
+
+def test_a_name_that_is_no_text_is_left_out(tmp_path):
+    torch.save(sample(), tmp_path / "data_0.pt")
+    (tmp_path / "data_0.pt").with_name(os.fsdecode(b"data_\xff.pt")).write_bytes((tmp_path / "data_0.pt").read_bytes())
+    dump = open_dump(tmp_path)
+    assert dump.keys == ["data_0.pt"]
+    assert check_health(dump).summary["severity"] == {}

@@ -29,7 +29,7 @@ class DumpError(ValueError):
     """A dump or a sample that cannot be used. `problem` is the short name that the health table groups by."""
 
     def __init__(self, message: str, problem: str = "unreadable"):
-        super().__init__(message)
+        super().__init__(message.encode("utf-8", "backslashreplace").decode())  # a damaged key need not be text
         self.problem = problem
 
 

@@ -34,7 +34,8 @@ class Listing:
 
 
 def list_dump(path: str | os.PathLike) -> Listing:
-    """Every regular file under `path`, hidden ones left out; links to folders are followed, but never back into the dump.
+    """Every regular file under `path`, hidden ones and names that are no UTF-8 left out (no report could name them); links to folders
+    are followed, but never back into the dump.
 
     Pipes, sockets and devices are no samples, whatever their name: opening one may wait for ever.
     """
@@ -75,6 +76,14 @@ def _stem(name: str) -> str:
     return name.rsplit("/", 1)[-1].split(".", 1)[0]
 
 
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _walk(root: Path) -> Iterable[str]:
     inside, entered = os.path.realpath(root), set()
     stack = [("", str(root))]
@@ -82,7 +91,7 @@ def _walk(root: Path) -> Iterable[str]:
         prefix, folder = stack.pop()
         with os.scandir(folder) as entries:
             for entry in entries:
-                if entry.name.startswith("."):
+                if entry.name.startswith(".") or not _is_text(entry.name):
                     continue
                 if not entry.is_dir():
                     if entry.is_file() or not os.path.exists(entry.path):  # a link that leads nowhere is a sample that is lost
