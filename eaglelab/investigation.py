@@ -292,7 +292,7 @@ class Investigation(OpenedCase):
         from eaglelab.drafter.model import Flags
         from eaglelab.replay import other_choices
 
-        base, config = self.feeds.dump, self.drafter.config
+        base, config = replace(self.feeds.dump, label="as the config says"), self.drafter.config
         others = other_choices(base, config, mapped=bool(self.drafter.d2t.any()))
         if self.engine_flags not in (None, Flags.of(config)):
             others.append(replace(base, flags=self.engine_flags, label=f"as {self.engine.title} computes it"))

@@ -85,8 +85,8 @@ def layout(inv: Investigation) -> Iterator[Finding]:
         raise NotGiven("a dump", DUMP)
     implied = inv.dump.implied
     if implied is None or implied.framework is None or not (implied.certain or implied.layer_ids):
-        said = f"a {inv.dump.format} dump implies no layers" if implied is None else f"{implied.describe()}; no layers are implied"
-        yield Finding("dump.format", said[0].upper() + said[1:], Status.NOT_APPLICABLE)
+        title = f"A {inv.dump.format} dump implies no layers by itself"
+        yield Finding("dump.format", title, Status.NOT_APPLICABLE, claim="" if implied is None else f"{implied.describe()}.")
         return
     layers = inv.num_layers
     if layers is None:

@@ -41,6 +41,17 @@ class LastState:
         right, n = (self.right or {}).get(way, (0, 0))
         return right / n if n else None
 
+    def looks(self) -> list[dict[str, str]]:
+        """One row a look, for a table."""
+        rows = [
+            {"look": f"lm_head on the state {way}", "result": f"{r:,} of {n:,} tokens of the text"}
+            for way, (r, n) in (self.right or {}).items()
+        ]
+        if self.test is not None:
+            result = f"median {self.test.rms:.4g}, spread {self.test.spread:.2%}, {self.test.tokens:,} tokens"
+            rows.append({"look": "RMS of h ÷ the norm's gain (1 after the norm)", "result": result})
+        return rows
+
 
 def measure_last_state(samples: Sequence[Sample], last: int, norm: FinalNorm | None, lm_head: Tensor | Any | None) -> LastState:
     """Both looks at the slot `last` of a few samples, as far as norm and lm_head are at hand.
