@@ -21,6 +21,7 @@ lab: setup target
 
 bench: setup
 	$(BIN)/python benchmarks/fingerprint.py
+	$(BIN)/python benchmarks/formats.py
 	$(BIN)/python benchmarks/replay.py
 
 # The README's picture, from the example's verdict page; needs chromium.
