@@ -284,6 +284,14 @@ class Investigation(OpenedCase):
             return None
         return Flags(**engine_flags(self.drafter.config, self.draft_config, self.engine))
 
+    @property
+    def computed_flags(self) -> Flags | None:
+        """`engine_flags`, None also where engine or config cannot be understood: the finding `replay.flags` says why."""
+        try:
+            return self.engine_flags
+        except ValueError:
+            return None
+
     @cached_property
     def other_choices(self) -> tuple[Replay, list[Replay]]:
         """The dump's feed, and the choices that trainers and engines make differently, one by one; last the engine's own where it differs."""
@@ -294,8 +302,8 @@ class Investigation(OpenedCase):
 
         base, config = replace(self.feeds.dump, label="as the config says"), self.drafter.config
         others = other_choices(base, config, mapped=bool(self.drafter.d2t.any()))
-        if self.engine_flags not in (None, Flags.of(config)):
-            others.append(replace(base, flags=self.engine_flags, label=f"as {self.engine.title} computes it"))
+        if self.computed_flags not in (None, Flags.of(config)):
+            others.append(replace(base, flags=self.computed_flags, label=f"as {self.engine.title} computes it"))
         first, *rest = self.replay_of([base, *others])
         return first, rest + self._with_the_targets_head()
 

@@ -213,3 +213,11 @@ def test_few_samples_price_nothing(tmp_path):
     by_id = told(inv, "replay.choices", "replay.flags")
     assert {f.status for f in by_id.values()} == {Status.CANNOT_TELL}
     assert "only 3 samples" in by_id["replay.choices"].title
+
+
+def test_an_engine_that_is_not_known_stops_its_own_finding_alone(tmp_path):
+    inv = case_of(tmp_path, "plain", {"norm_output": True}, ("tensorrt", "1.0"))
+    by_id = told(inv, "replay.choices", "replay.flags")
+    assert by_id["replay.choices"].status is Status.PASS
+    assert by_id["replay.norm_output"].title == "norm_output = true fits as SpecForge reads it"
+    assert "unknown engine 'tensorrt'" in by_id["replay.flags"].evidence

@@ -225,7 +225,7 @@ def _norm_output(inv: Investigation) -> Iterator[Finding]:
     other = next(r for r in others if r.variant.flags is not None and [*differences(own, r.variant.flags)] == [turn])
     gap, low, high = _by_length(base, other)
     fits = "SpecForge reads it" if low > 0 else "the engines read it" if high < 0 else ""
-    engine = inv.engine_flags
+    engine = inv.computed_flags
     computes = "" if engine is None else "SpecForge reads it" if getattr(engine, turn) == getattr(own, turn) else "the engines read it"
     wrong = bool(fits and computes) and fits != computes
     remedy = "Remove norm_output from the config that is served." if stated else "No engine serves this: train again with the norm."
