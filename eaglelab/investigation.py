@@ -46,10 +46,7 @@ class Investigation(OpenedCase):
         """What counts as right: the target's own choice where its lm_head is at hand, else the text."""
         from eaglelab.replay import Judge
 
-        judge = Judge(self.dump.feed.last, self.head)
-        if judge.head is not None:
-            judge.norm_last = self.last_state.normed is False
-        return judge
+        return Judge(self.dump.feed.last, self.head, measure=lambda: self.last_state)
 
     @cached_property
     def last_state(self) -> LastState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from eaglelab.dumps import Sample
-from eaglelab.replay.last_state import measure_last_state, wide
+from eaglelab.replay.last_state import LastState, measure_last_state, wide
 from eaglelab.target.head import target_argmax, target_choice
 from eaglelab.target.norms import FinalNorm
 
@@ -57,11 +58,17 @@ class Answers:
 class Judge:
     """Says what counts as right in each sample, once a sample, for every variant and every replay."""
 
-    def __init__(self, last: int | None = None, head: TargetHead | None = None, norm_last: bool | None = None) -> None:
+    def __init__(
+        self,
+        last: int | None = None,
+        head: TargetHead | None = None,
+        norm_last: bool | None = None,
+        measure: Callable[[], LastState] | None = None,
+    ) -> None:
         """last: the slot of the last state. Without it or without head, the text's token is what counts as right.
-        norm_last: whether the final norm is applied to it; None: measured on the first samples that are asked for."""
+        norm_last: whether the final norm is applied to it; None: as `measure` says, by default measured on the first samples asked for."""
         self.last, self.head = last, head if last is not None else None
-        self.norm_last = norm_last
+        self.norm_last, self._measure = norm_last, measure
         self._answers: dict[str, Answers] = {}
         self._logsumexp: dict[str, Tensor] = {}
 
@@ -97,7 +104,7 @@ class Judge:
     def states(self, samples: list[Sample], positions: list[Tensor], device: str = "cpu") -> Tensor:
         """[R, H] the last states at some positions of each sample, one sample after the other, as lm_head wants them."""
         if self.norm_last is None:
-            measured = measure_last_state(samples[:4], self.last, self.head.norm, self.head.lm_head)
+            measured = self._measure() if self._measure else measure_last_state(samples[:4], self.last, self.head.norm, self.head.lm_head)
             self.norm_last = measured.normed is False and self.head.norm is not None
         states = torch.cat([wide(s.slots[self.last][at]) for s, at in zip(samples, positions, strict=True)]).to(device)
         if self.norm_last:
