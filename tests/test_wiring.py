@@ -277,7 +277,8 @@ def test_what_an_engine_ignores_fails(config, engine, expected):
 
 
 def test_mla_drafters_have_fewer_flags():
-    mla = {**PLAIN, "architectures": ["Eagle3DeepseekV2ForCausalLM"], "q_lora_rank": 24, "kv_lora_rank": 16, "norm_before_fc": True}
+    mla = {**PLAIN, "architectures": ["Eagle3DeepseekV2ForCausalLM"], "q_lora_rank": 24, "norm_before_fc": True}
+    mla |= {"kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
     assert ids_of(lint(mla, "sglang==0.5.23", KIMI), Status.FAIL) == ["config.norm_before_fc"]
     assert ids_of(lint({**mla, "norm_before_fc": False, "fc_norm": True}, "sglang==0.5.13", KIMI), Status.FAIL) == []
     assert "config.architecture" in ids_of(lint({**mla, "norm_before_fc": False}, "sglang==0.5.9", KIMI), Status.FAIL)
