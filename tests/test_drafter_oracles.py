@@ -19,15 +19,16 @@ import pytest
 import torch
 from oracles.cases import SPECFORGE, SPECULATORS, VD, H, V
 from safetensors.torch import load_file
+from trainer_rates import specforge_acc, speculators_acc
 
-from eaglelab.drafter.audit import audit_folder, read_header
+from eaglelab.drafter.audit import audit_folder, read_headers
 from eaglelab.drafter.chains import Packed, draft_chains
 from eaglelab.drafter.checkpoint import load_drafter, own_embedding
 from eaglelab.drafter.embedding import EmbeddingRows
 from eaglelab.drafter.model import Flags, Rotary
 from eaglelab.dumps import Sample
 from eaglelab.replay import Judge, TargetHead, Variant, replay
-from eaglelab.replay.trainers import every_row, specforge_acc, speculators_acc
+from eaglelab.replay.trainers import every_row
 from eaglelab.target.norms import FinalNorm
 
 PACKAGES = Path(sys.prefix, "oracles")
@@ -140,7 +141,7 @@ def test_the_rope_type_matters_here(oracle, name):
 @pytest.mark.parametrize("name", ALL)
 def test_the_layout_is_the_projects_own_and_whole(oracle, name):
     o = oracle(name)
-    header, config, layer = read_header(o.folder), o.drafter.config, "layers.0." if name in SPECULATORS else "midlayer."
+    (header, _), config, layer = read_headers(o.folder), o.drafter.config, "layers.0." if name in SPECULATORS else "midlayer."
     audit = audit_folder(o.folder, config)
     assert (audit.whole, audit.unexpected) == (True, ())
     assert o.audit.whole

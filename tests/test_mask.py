@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from trainer_rates import specforge_acc, speculators_acc
 
 from eaglelab.dumps import Sample, open_dump
 from eaglelab.dumps.mask import (
@@ -16,11 +17,9 @@ from eaglelab.dumps.mask import (
     spans,
     start_by_header,
     start_by_ids,
-    trained_predictions,
 )
 from eaglelab.plots import mask as plots
 from eaglelab.replay.run import SampleOutcome
-from eaglelab.replay.trainers import specforge_acc, speculators_acc
 
 EXAMPLE = Path(__file__).parents[1] / "data" / "example"
 HEADER, END = (1, 520, 9531, 198), 2
@@ -100,17 +99,6 @@ def test_a_mask_of_one_position_trains_the_prediction_that_the_trainers_code_cou
     assert sum(missed.right) == 0
     joint = speculators_acc([outcome(predicted == p + AHEAD["speculators"])], [mask])[0]
     assert (joint.right[0], joint.counted) == (1, tuple(int(p - 1 - k >= 0) for k in range(steps)))
-    for ahead in (1, 2):
-        assert trained_predictions(mask, ahead).nonzero()[:, 0].tolist() == [p + ahead]
-
-
-def test_the_last_token_and_the_first_two_are_no_ones_prediction():
-    ones = torch.ones(5, dtype=torch.int64)
-    for ahead in (1, 2):
-        assert trained_predictions(ones, ahead).tolist() == [False, False, True, True, True]
-        assert trained_predictions(ones[:1], ahead).tolist() == [False]
-    last = torch.tensor([0, 0, 0, 0, 1])
-    assert not trained_predictions(last, 2).any()
 
 
 # -- a mask that is moved -----------------------------------------------------------------------------------------------------------

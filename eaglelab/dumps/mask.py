@@ -47,14 +47,6 @@ def _spans_of(sample: Sample) -> list[tuple[int, int]]:
     return [] if sample.loss_mask is None else spans(sample.loss_mask)[:MOST_SPANS]
 
 
-def trained_predictions(mask: Tensor, ahead: int) -> Tensor:
-    """[T] bool: tokens whose prediction trains by a framework's rule (`AHEAD`). Row 0 predicts x[2], so the first two never do."""
-    trained = torch.zeros(len(mask), dtype=torch.bool)
-    trained[ahead:] = mask[: max(0, len(mask) - ahead)] == 1
-    trained[:2] = False
-    return trained
-
-
 def mask_table(samples: Iterable[Sample], ends: Sequence[int] = ()) -> pd.DataFrame:
     """One row a sample: tokens, trained, share, spans, first_trained, last_trained, whole_answers, after_end.
 

@@ -63,11 +63,11 @@ class SampleOutcome:
         complete = self.counted.all(0)
         joint = np.logical_and.accumulate(self.right, axis=0) & complete
         return StepCounts(
-            counted=_sums(self.counted),
-            right=_sums(self.right),
-            out_of_vocabulary=_sums(self.outside),
+            counted=row_sums(self.counted),
+            right=row_sums(self.right),
+            out_of_vocabulary=row_sums(self.outside),
             complete=int(complete.sum()),
-            joint=_sums(joint),
+            joint=row_sums(joint),
         )
 
 
@@ -429,7 +429,8 @@ class _Probabilities:
         return p.gather(1, choice[:, None])[:, 0].cpu(), torch.minimum(p, q).sum(-1).cpu()
 
 
-def _sums(table: np.ndarray) -> tuple[int, ...]:
+def row_sums(table: np.ndarray) -> tuple[int, ...]:
+    """Of a table [K, R]: K ints."""
     return tuple(int(n) for n in table.sum(1))
 
 

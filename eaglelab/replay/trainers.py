@@ -11,19 +11,17 @@ tests/test_drafter_oracles.py and tests/test_trainer_metrics.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import add
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from eaglelab.dumps import Sample
-from eaglelab.metrics import Definition, define
+from eaglelab.metrics import Definition
 from eaglelab.replay.answers import Judge
-from eaglelab.replay.run import SampleOutcome
+from eaglelab.replay.run import SampleOutcome, row_sums
 from eaglelab.target.head import head_rows
 
 
@@ -33,10 +31,6 @@ class TrainerCounts:
 
     right: tuple[float, ...]
     counted: tuple[int, ...]
-
-    def __add__(self, other: TrainerCounts) -> TrainerCounts:
-        pairs = zip((self.right, self.counted), (other.right, other.counted), strict=True)
-        return TrainerCounts(*(tuple(x + y for x, y in zip(a, b, strict=True)) for a, b in pairs))
 
 
 def every_row(samples: Iterable[Sample]) -> list[Sample]:
@@ -63,36 +57,17 @@ def trainer_counts(definition: Definition, outcome: SampleOutcome, mask: Tensor)
     if definition.outside == "dropped":
         counts &= ~outcome.outside
     if definition.kind == "overlap":
-        return TrainerCounts(tuple(float(o[c].sum()) for o, c in zip(outcome.overlap, counts, strict=True)), _sums(counts))
+        return TrainerCounts(tuple(float(o[c].sum()) for o, c in zip(outcome.overlap, counts, strict=True)), row_sums(counts))
     if definition.kind == "marginal":
         never = int(definition.last == "wrong" and len(trained) > 0 and trained[-1])
-        counted = tuple(n + never * (k < len(trained)) for k, n in enumerate(_sums(counts)))
-        return TrainerCounts(_sums(counts & outcome.right), counted)
+        counted = tuple(n + never * (k < len(trained)) for k, n in enumerate(row_sums(counts)))
+        return TrainerCounts(row_sums(counts & outcome.right), counted)
     before = np.vstack([trained[at[:1]], outcome.right[:-1]])  # [K, R]: started in the answer, right at each earlier step
     alive = np.logical_and.accumulate(before, axis=0)
-    return TrainerCounts(_sums(alive & outcome.right & counts), _sums(counts if definition.kind == "joint" else alive & inside))
-
-
-def specforge_acc(outcomes: Sequence[SampleOutcome], masks: Sequence[Tensor]) -> TrainerCounts:
-    """SpecForge's `acc_k`: (corrects, denoms) of each step over all samples. masks: the true loss mask [T] of each sample."""
-    return _all(define("acc_0", "specforge", "0.2.0")[0][0], outcomes, masks)
-
-
-def speculators_acc(outcomes: Sequence[SampleOutcome], masks: Sequence[Tensor]) -> tuple[TrainerCounts, TrainerCounts]:
-    """speculators' `full_acc_k` and `cond_acc_k` over all samples, each sample a batch of its own."""
-    full, cond = (_all(define(name, "speculators", "0.9.0")[0][0], outcomes, masks) for name in ("full_acc_0", "cond_acc_0"))
-    return full, cond
-
-
-def _all(definition: Definition, outcomes: Sequence[SampleOutcome], masks: Sequence[Tensor]) -> TrainerCounts:
-    return reduce(add, (trainer_counts(definition, o, m) for o, m in zip(outcomes, masks, strict=True)))
+    return TrainerCounts(row_sums(alive & outcome.right & counts), row_sums(counts if definition.kind == "joint" else alive & inside))
 
 
 def _places(outcome: SampleOutcome, mask: Tensor, shift: int) -> tuple[np.ndarray, np.ndarray]:
     """[K, R]: the token t + k + shift whose mask decides, and whether the right token t + 1 + k is in the sample."""
     at = outcome.rows + np.arange(len(outcome.counted))[:, None]
     return np.minimum(at + shift, len(mask) - 1), at + 1 < len(mask)
-
-
-def _sums(table: np.ndarray) -> tuple[int, ...]:
-    return tuple(int(n) for n in table.sum(1))
