@@ -128,41 +128,30 @@ def _logical(stored: str) -> str:
 
 
 def audit_folder(folder: str | Path, config: DrafterConfig) -> Audit:
-    """Audit of a drafter folder from headers alone. A `.bin` file has no header: its names are read with torch, mapped where it can be.
-
-    Raises DrafterError for what cannot be read; a shard that the index names and the folder lacks is told in the audit.
-    """
-    header, absent = _headers(Path(folder))
-    if header is None:
-        header, absent = _bin_headers(Path(folder))
+    """Audit of a drafter folder from headers alone. Raises DrafterError as `read_headers` does."""
+    header, absent = read_headers(folder)
     return replace(audit_header(config, header), absent_shards=absent)
 
 
-def read_header(folder: str | Path) -> Header | None:
-    """Names, shapes and dtypes from the safetensors headers of a folder, shards included; None where there is only a `.bin`.
+def read_headers(folder: str | Path) -> tuple[Header, dict[str, int]]:
+    """(names, shapes and dtypes of a folder's tensors; {shard that the index names and the folder lacks: its tensors}).
 
-    Raises DrafterError: no weights at all, a file that the index names and that is missing, a file cut short.
+    A `.bin` file has no header: its names are read with torch, mapped where it can be. Raises DrafterError: no such folder, no weights, a
+    file that cannot be read.
     """
-    header, absent = _headers(Path(folder))
-    for name in absent:
-        raise DrafterError(f"{Path(folder) / name}: not readable (no such file); is it cut short or missing? Copy it again.")
-    return header
-
-
-def _headers(folder: Path) -> tuple[Header | None, dict[str, int]]:
-    """(header or None for a `.bin`, tensors of each absent shard)."""
+    folder = Path(folder)
     if not folder.is_dir():
         raise DrafterError(f"{folder}: no such folder; `[drafter] path` is the folder with config.json and the weights")
-    files = _safetensors_files(folder)
-    if not files and list(folder.glob("pytorch_model*.bin")):
-        return None, {}
+    files, read = _safetensors_files(folder), _header_of
+    if not files:
+        files, read = _bin_files(folder), _bin_header_of
     if not files:
         found = sorted(p.name for p in folder.iterdir())[:8]
         raise DrafterError(f"{folder}: no weights; looked for {SINGLE}, {INDEX}, pytorch_model.bin, found {found}")
-    header: Header = {}
     absent = {name: count for name, count in files.items() if not (folder / name).is_file()}  # nor a pipe, which is waited on for ever
+    header: Header = {}
     for name in files.keys() - absent:
-        header |= _header_of(folder / name)
+        header |= read(folder / name)
     return header, absent
 
 
@@ -193,22 +182,22 @@ def _header_of(file: Path) -> Header:
         raise DrafterError(f"{file}: not readable ({error}); is it cut short or missing? Copy it again.") from error
 
 
-def _bin_headers(folder: Path) -> tuple[Header, dict[str, int]]:
-    """The same of `pytorch_model*.bin`. Needs torch."""
+def _bin_files(folder: Path) -> dict[str, int]:
+    """The same of `pytorch_model*.bin`."""
+    if (folder / BIN_INDEX).is_file():
+        return dict(Counter(_weight_map(folder / BIN_INDEX).values()))
+    return {p.name: 0 for p in sorted(folder.glob("pytorch_model*.bin"))}
+
+
+def _bin_header_of(file: Path) -> Header:
     from eaglelab.target.errors import CheckpointError
     from eaglelab.target.shards import open_shard
 
-    index = folder / BIN_INDEX
-    files = Counter(_weight_map(index).values()) if index.is_file() else {p.name: 0 for p in sorted(folder.glob("pytorch_model*.bin"))}
-    absent = {name: count for name, count in files.items() if not (folder / name).is_file()}
-    header: Header = {}
-    for name in files.keys() - absent:
-        shard = open_shard(folder / name)
-        try:
-            header |= {n: (shape, safetensors_dtype(dtype)) for n in shard.names() for shape, dtype in [shard.header(n)]}
-        except CheckpointError as error:
-            raise DrafterError(f"{folder}: {error}") from error
-    return header, absent
+    shard = open_shard(file)
+    try:
+        return {n: (shape, safetensors_dtype(dtype)) for n in shard.names() for shape, dtype in [shard.header(n)]}
+    except CheckpointError as error:
+        raise DrafterError(f"{file.parent}: {error}") from error
 
 
 def safetensors_dtype(dtype: object) -> str:
