@@ -13,6 +13,7 @@ from pathlib import Path
 from eaglelab.drafter.config import DrafterConfig
 from eaglelab.drafter.shapes import expected_tensors, optional_tensors
 from eaglelab.outside_json import read_weight_map
+from eaglelab.stored_names import COMPANIONS, logical_names
 
 Header = dict[str, tuple[tuple[int, ...], str]]
 """Tensor name -> (shape, dtype as safetensors spells it)."""
@@ -24,11 +25,6 @@ PACKED_SHAPE = (-1,)
 WHOLE_NUMBERS = ("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8")
 FLOATS = ("F64", "F32", "F16", "BF16")
 ONE_BYTE = ("I8", "U8", "F8_E4M3", "F8_E5M2", "F8_E4M3FN", "F8_E5M2FNUZ", "F8_E4M3FNUZ")
-PACKED = {".weight_packed": ".weight", ".qweight": ".weight"}
-"""How the carrier of a packed weight's values ends, and how the weight's own name does (compressed-tensors; GPTQ and AWQ)."""
-SCALES = ("_scale", "_scale_inv", "_scale_2", "_shape", "_zero_point", "_g_idx", "_global_scale")
-SCALES_OF_PACKED = (".qzeros", ".scales", ".g_idx")
-ACTIVATION_SCALES = (".input_scale", ".input_global_scale", ".output_scale", ".k_scale", ".v_scale")
 
 
 class DrafterError(ValueError):
@@ -103,28 +99,15 @@ def _respelt(names: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
 
 def audit_header(config: DrafterConfig, header: Header) -> Audit:
     """`audit_names`, with what the dtypes say: quantised weights under their logical names, whole numbers where floats belong."""
-    scales = {n for n in header if _is_scale(n, header)}
-    carriers = {n: kind for n, (_, kind) in header.items() if n not in scales}
-    scaled = {n.removesuffix(ending) for n in scales for ending in SCALES if n.endswith(ending)}
-    quantised = tuple(n for n, kind in carriers.items() if n.endswith(tuple(PACKED)) or (kind in ONE_BYTE and n in scaled))
-    shapes = {_logical(n): PACKED_SHAPE if n.endswith(tuple(PACKED)) else header[n][0] for n in carriers}
-    weights = {n: kind for n, kind in carriers.items() if canonical_name(n) not in ("d2t", "t2d")}
+    carriers = logical_names(header)
+    packed = {stored for logical, stored in carriers.items() if stored != logical}
+    scaled = {n for n in carriers.values() if header[n][1] in ONE_BYTE and any(n + ending in header for ending in COMPANIONS)}
+    quantised = tuple(n for n in carriers.values() if n in packed | scaled)
+    shapes = {logical: PACKED_SHAPE if stored in packed else header[stored][0] for logical, stored in carriers.items()}
+    weights = {n: header[n][1] for n in carriers.values() if canonical_name(n) not in ("d2t", "t2d")}
     wrong = {n: kind for n, kind in weights.items() if kind not in FLOATS and n not in quantised}
-    wrong |= {n: kind for n, kind in carriers.items() if canonical_name(n) == "d2t" and kind not in WHOLE_NUMBERS}
+    wrong |= {n: header[n][1] for n in carriers.values() if canonical_name(n) == "d2t" and header[n][1] not in WHOLE_NUMBERS}
     return replace(audit_names(config, shapes), wrong_dtype=wrong, quantised=quantised, dtypes=dict(Counter(weights.values())))
-
-
-def _is_scale(name: str, names: Mapping[str, object]) -> bool:
-    """Whether a tensor stands beside a quantised weight and is none itself."""
-    if name.endswith(SCALES_OF_PACKED):
-        return name.rpartition(".")[0] + ".qweight" in names
-    owners = (name.removesuffix(ending) for ending in SCALES if name.endswith(ending))
-    return name.endswith(ACTIVATION_SCALES) or any(owner in names or owner + "_packed" in names for owner in owners)
-
-
-def _logical(stored: str) -> str:
-    ending = next((e for e in PACKED if stored.endswith(e)), "")
-    return stored.removesuffix(ending) + PACKED[ending] if ending else stored
 
 
 def audit_folder(folder: str | Path, config: DrafterConfig) -> Audit:

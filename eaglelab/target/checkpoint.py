@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from eaglelab.outside_json import read_weight_map, too_deep
+from eaglelab.stored_names import logical_names
 from eaglelab.target.errors import CheckpointError
 from eaglelab.target.names import EMBEDDINGS, HEADS, NORMS, count_layers, find_tensor, outside_layers
-from eaglelab.target.quantised import FLOATS, dequantise, is_quantised, logical_names, logical_shape
+from eaglelab.target.quantised import FLOATS, dequantise, is_quantised, logical_shape
 from eaglelab.target.shards import TorchShard, open_shard, row_spans
 
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -29,7 +30,7 @@ class Checkpoint:
     """A Hugging Face checkpoint folder. Make one with `open_checkpoint`.
 
     Names are logical: those that the model asks for. A quantised weight has one name and is read as floats, its scales have none
-    (`eaglelab.target.quantised`). Reading keeps nothing open and nothing in memory.
+    (`eaglelab.stored_names`). Reading keeps nothing open and nothing in memory.
     """
 
     def __init__(self, path: Path, config: dict[str, Any], shard_of: dict[str, str]):

@@ -1,8 +1,5 @@
 """Quantised weights, one tensor at a time: which can be turned back into floats, and what the others are.
 
-A checkpoint's stored names become *logical* names, those that the model asks for: `q_proj.weight_packed`, `q_proj.weight_scale` and
-`q_proj.weight_shape` are together the logical `q_proj.weight`.
-
 Layouts, as written by their producers: FP8 with one `weight_scale_inv` per 128 x 128 block (DeepSeek-V3) or one `weight_scale` per
 tensor or row (compressed-tensors, ModelOpt), INT8 with `weight_scale` per tensor or row (compressed-tensors): value = stored x scale.
 `weight_packed` (compressed-tensors pack-quantized, symmetric): 32 / bits values per int32, the first in the lowest bits, each stored
@@ -13,65 +10,15 @@ half first, one power of two per 32; the logical tensor is transposed, as its mo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from eaglelab.target.errors import CheckpointError
 
-COMPANIONS = (
-    "_scale_inv",
-    "_scale",
-    "_scale_2",
-    "_shape",
-    "_zero_point",
-    "_g_idx",
-    "_global_scale",
-    ".absmax",
-    ".quant_map",
-    ".nested_absmax",
-    ".nested_quant_map",
-    ".quant_state.bitsandbytes__nf4",
-    ".quant_state.bitsandbytes__fp4",
-)
-"""What stands beside a quantised `<name>.weight`, after its name."""
-ACTIVATION_SCALES = (".input_scale", ".input_global_scale", ".output_scale", ".k_scale", ".v_scale", ".activation_scale")
 SCALED = (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-
-
-def logical_names(stored: Iterable[str]) -> dict[str, str]:
-    """{logical name: the stored name that carries its values}; scales, shapes and zero points are left out."""
-    stored = set(stored)
-    logical = {}
-    for name in stored:
-        if name.endswith(ACTIVATION_SCALES) or _is_companion(name, stored):
-            continue
-        logical[_logical(name, stored)] = name
-    return logical
-
-
-def _is_companion(name: str, stored: set[str]) -> bool:
-    if name.endswith("_scales") and name.removesuffix("_scales") + "_blocks" in stored:
-        return True
-    if name.endswith((".qzeros", ".scales", ".g_idx")) and name.rpartition(".")[0] + ".qweight" in stored:
-        return True
-    for ending in COMPANIONS:
-        owner = name.removesuffix(ending)
-        if owner != name and (owner in stored or owner + "_packed" in stored):
-            return True
-    return False
-
-
-def _logical(name: str, stored: set[str]) -> str:
-    if name.endswith(".weight_packed"):
-        return name.removesuffix("_packed")
-    if name.endswith("_blocks") and name.removesuffix("_blocks") + "_scales" in stored:
-        return name.removesuffix("_blocks")
-    if name.endswith(".qweight"):
-        return name.removesuffix("qweight") + "weight"
-    return name
 
 
 def is_quantised(carrier: str, dtype: torch.dtype) -> bool:
