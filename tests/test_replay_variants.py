@@ -29,7 +29,7 @@ from eaglelab.replay import (
     slot_orders,
     with_embedding,
 )
-from eaglelab.replay.walk import answer_spans, walk_sample
+from eaglelab.replay.walk import walk_sample
 
 BASE = Variant((0, 1, 2))
 FUSIONS = [{}, {"fc_norm": True}, {"norm_before_fc": True, "norm_output": True}]
@@ -243,7 +243,7 @@ def test_the_walk_by_hand():
 
 def test_the_walk_starts_anew_in_every_answer():
     mask = torch.tensor([0, 1, 1, 1, 1, 0, 0, 1, 1, 1, 1, 1])
-    assert answer_spans(mask.numpy() == 1) == [(1, 5), (7, 12)]
+    assert spans(mask) == [(1, 5), (7, 12)]
     rows = np.arange(11)
     counted = np.array([[bool(mask[t + 1 + k]) if t + 1 + k < 11 else False for t in rows] for k in range(2)])
     right = np.zeros((2, 11), dtype=bool)
@@ -315,6 +315,7 @@ from eaglelab.drafter.config import DrafterConfig
 from eaglelab.drafter.embedding import EmbeddingRows
 from eaglelab.drafter.model import Drafter
 from eaglelab.dumps import Sample
+from eaglelab.dumps.mask import spans
 from eaglelab.replay import Variant, replay
 
 T, H, V = 8192, 256, 64

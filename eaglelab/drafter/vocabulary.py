@@ -302,15 +302,9 @@ def check_d2t(d2t: Tensor, config: DrafterConfig, folder: Path) -> Tensor:
     if d2t.is_floating_point():
         raise DrafterError(f"{folder}: d2t is {d2t.dtype}, expected integers")
     d2t = d2t.long()
-    ids = d2t + torch.arange(len(d2t))
-    outside = (ids < 0) | (ids >= config.vocab_size)
-    if bool(outside.any()):
-        first = int(outside.nonzero()[0])
+    for fault in _outside(d2t + torch.arange(len(d2t)), config.vocab_size):
         hint = " The values look like token ids; d2t holds offsets (id minus place)." if looks_absolute(d2t, config.vocab_size) else ""
-        raise DrafterError(
-            f"{folder}: d2t points outside the target's vocabulary (0..{config.vocab_size - 1}) for {int(outside.sum())} of {len(ids)} "
-            f"draft ids; first: draft id {first} -> {int(ids[first])}.{hint}"
-        )
+        raise DrafterError(f"{folder}: {fault.text}.{hint}")
     return d2t
 
 

@@ -42,11 +42,7 @@ def load_safetensors(path: Path) -> dict[str, torch.Tensor]:
     """The tensors of a safetensors file, memory-mapped. Raises DumpError with what was found, the file, and what to do."""
     from safetensors import SafetensorError, safe_open
 
-    head, size = _head(path)
-    if size == 0:
-        raise DumpError(f"{path}: the file is empty (0 bytes); its writer was interrupted. Delete it and dump it again.", "empty")
-    if head.startswith(LFS_POINTER):
-        raise DumpError(f"{path}: a Git LFS pointer of {size} bytes, not the data. Run `git lfs pull`.")
+    _, size = _head(path)
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
@@ -63,10 +59,6 @@ def load_torch(path: Path, allow_pickle: bool = False) -> Any:
     Raises DumpError with what was found, the file, and what to do.
     """
     head, size = _head(path)
-    if size == 0:
-        raise DumpError(f"{path}: the file is empty (0 bytes); its writer was interrupted. Delete it and dump it again.", "empty")
-    if head.startswith(LFS_POINTER):
-        raise DumpError(f"{path}: a Git LFS pointer of {size} bytes, not the data. Run `git lfs pull`.")
     if not head.startswith((ZIP, GZIP, PICKLE)):
         raise DumpError(
             f"{path}: not a torch file: it starts with {head[:16]!r}; expected a torch.save zip, a legacy torch save or a gzip "
@@ -95,13 +87,19 @@ def is_torch_name(name: str) -> bool:
 
 
 def _head(path: Path) -> tuple[bytes, int]:
+    """(the first bytes, the size) of a file that holds something. Raises DumpError."""
     if path.exists() and not path.is_file():  # a pipe would be waited on for ever
         raise DumpError(f"{path}: not a regular file (a folder, pipe, socket or device). Remove it, or give the file itself.")
     try:
         with open(path, "rb") as file:
-            return file.read(64), path.stat().st_size
+            head, size = file.read(64), path.stat().st_size
     except OSError as error:
         raise DumpError(f"{path}: cannot be read: {error.strerror or error}. Check the path and its permissions.") from error
+    if size == 0:
+        raise DumpError(f"{path}: the file is empty (0 bytes); its writer was interrupted. Delete it and dump it again.", "empty")
+    if head.startswith(LFS_POINTER):
+        raise DumpError(f"{path}: a Git LFS pointer of {size} bytes, not the data. Run `git lfs pull`.")
+    return head, size
 
 
 def _unpacked(path: Path) -> io.BytesIO:

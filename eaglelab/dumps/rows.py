@@ -63,7 +63,7 @@ def bad_rows(slot: Tensor) -> BadRows:
     suspects = (~torch.isfinite(norms) | (norms == 0)).nonzero().flatten()  # [n]
     kinds: dict[str, list[Tensor]] = {"nan": [], "inf": [], "zero": []}
     for rows in suspects.split(block_rows(slot.shape[1])):
-        values = _take(slot, rows).float()  # [R, H]
+        values = take_rows(slot, rows).float()  # [R, H]
         nan = values.isnan().any(dim=1)  # [R]
         kinds["nan"].append(rows[nan])
         kinds["inf"].append(rows[values.isinf().any(dim=1) & ~nan])
@@ -81,7 +81,7 @@ def _rough_norms(slot: Tensor) -> Tensor:
     return norms
 
 
-def _take(slot: Tensor, rows: Tensor) -> Tensor:
+def take_rows(slot: Tensor, rows: Tensor) -> Tensor:
     """Some rows [R, H] of a slot; fp8 has no gather, so its bytes are gathered."""
     if slot.dtype.itemsize == 1:
         return slot.view(torch.uint8)[rows].view(slot.dtype)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eaglelab.dumps.rows import take_rows
 from eaglelab.target.sketch import GRAM_ROWS, gram, order_values
 
 PROBES = 24
@@ -53,7 +54,7 @@ def leading_padding(sample: Any) -> int:
     slots = [slot for slot in sample.slots if slot.ndim == 2]
     if run < 2 or not slots:
         return 0
-    zero = torch.stack([(float_rows(slot, torch.arange(min(run, len(slot)))) == 0).all(dim=-1).sum() for slot in slots])
+    zero = torch.stack([(take_rows(slot, torch.arange(min(run, len(slot)))).float() == 0).all(dim=-1).sum() for slot in slots])
     count = int(zero.min())
     return count if 2 <= count < len(ids) else 0
 
@@ -76,13 +77,6 @@ def choose_positions(sample: Any, start: int, rows: int, seed: int) -> Tensor:
     return candidates[torch.randperm(len(candidates), generator=generator)[:rows]].sort().values
 
 
-def float_rows(slot: Tensor, places: Tensor) -> Tensor:
-    """Rows of a slot in float32. One-byte floats have no indexing everywhere, so they are taken as bytes first."""
-    if slot.element_size() == 1 and slot.dtype.is_floating_point:
-        return slot.view(torch.uint8)[places].view(slot.dtype).float()
-    return slot[places].float()
-
-
 def read_rows(
     sample: Any, names: tuple[str, ...], positions: Tensor, start: int, width: int, signs: Tensor, project: bool, fixed: Tensor
 ) -> Rows:
@@ -96,7 +90,7 @@ def read_rows(
     for s, slot in enumerate(slots):
         if slot is not None and slot.ndim == 2 and slot.shape[-1] == width:
             there[s] = positions + start < len(slot)
-            full[s, there[s]] = float_rows(slot, positions[there[s]] + start)
+            full[s, there[s]] = take_rows(slot, positions[there[s]] + start).float()
     bad = ~full.isfinite().all(dim=-1) & there  # [S, R]
     zero = (full == 0).all(dim=-1)
     full[bad | zero] = float("nan")

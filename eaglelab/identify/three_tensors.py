@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eaglelab.identify.rows import float_rows
+from eaglelab.dumps.rows import take_rows
 from eaglelab.identify.rule import Judgement
 from eaglelab.target.head import target_argmax
 from eaglelab.target.norms import FinalNorm
@@ -122,5 +122,5 @@ def next_token_test(sample: Any, states: Tensor, lm_head: Any) -> tuple[int, int
     rows = trained[1:].nonzero().flatten()  # [n]
     if len(rows) > NEXT_TOKEN_ROWS:
         rows = rows[torch.linspace(0, len(rows) - 1, NEXT_TOKEN_ROWS).round().long()]
-    argmax, _ = target_argmax(float_rows(states, rows), lm_head)  # [n]
+    argmax, _ = target_argmax(take_rows(states, rows).float(), lm_head)  # [n]
     return int((argmax == sample.token_ids[rows + 1]).sum()), len(rows)

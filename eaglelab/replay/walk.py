@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
+from eaglelab.dumps.mask import spans
+
 
 def walk_sample(rows: np.ndarray, counted: np.ndarray, right: np.ndarray, loss_mask: Tensor | None) -> tuple[int, ...] | None:
     """Accepted tokens of each verify step, over every answer of the sample. None where the mask is unknown.
@@ -20,7 +22,7 @@ def walk_sample(rows: np.ndarray, counted: np.ndarray, right: np.ndarray, loss_m
         return None
     complete, place = counted.all(0), {int(t): i for i, t in enumerate(rows)}
     accepted = []
-    for first, end in answer_spans(loss_mask.numpy() == 1):
+    for first, end in spans(loss_mask):
         t = first - 1  # the last prompt row: its state goes with the answer's first token
         while t + 1 + len(right) < end and t in place and complete[place[t]]:  # the last drafted token is still the text
             wrong = ~right[:, place[t]]
@@ -28,9 +30,3 @@ def walk_sample(rows: np.ndarray, counted: np.ndarray, right: np.ndarray, loss_m
             accepted.append(n)
             t += n + 1
     return tuple(accepted)
-
-
-def answer_spans(trained: np.ndarray) -> list[tuple[int, int]]:
-    """[first, end) of each run of trained positions."""
-    edges = np.diff(np.concatenate([[0], trained.astype(np.int8), [0]]))
-    return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
