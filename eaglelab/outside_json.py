@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
+"""Where a multimodal wrapper's config.json keeps that of its text decoder."""
+LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 WEIGHT_SUFFIXES = (".safetensors", ".bin")
 MAX_DEPTH = 100
 """Objects inside of objects. Real configs have 5; what copies or walks one by recursion ends at a few hundred."""
@@ -17,6 +21,13 @@ def too_deep(value: Any) -> bool:
     for _ in range(MAX_DEPTH + 1):
         level = [inner for v in level if isinstance(v, (dict, list)) for inner in (v.values() if isinstance(v, dict) else v)]
     return bool(level)
+
+
+def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The text decoder's config inside a multimodal wrapper's, or the config itself."""
+    while inner := next((config[key] for key in TEXT_PARTS if isinstance(config.get(key), Mapping)), None):
+        config = inner
+    return config
 
 
 def read_weight_map(index: Path) -> dict[str, str]:

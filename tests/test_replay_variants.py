@@ -12,6 +12,7 @@ from tiny_drafters import VD, H, V, tiny_config, tiny_drafter, tiny_embedding, t
 
 import eaglelab.replay.run as run
 from eaglelab.drafter.model import Flags
+from eaglelab.dumps.mask import spans
 from eaglelab.replay import (
     EMBEDDING,
     Judge,
@@ -315,7 +316,6 @@ from eaglelab.drafter.config import DrafterConfig
 from eaglelab.drafter.embedding import EmbeddingRows
 from eaglelab.drafter.model import Drafter
 from eaglelab.dumps import Sample
-from eaglelab.dumps.mask import spans
 from eaglelab.replay import Variant, replay
 
 T, H, V = 8192, 256, 64

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglelab.drafter.config import read_config
-
-TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
+from eaglelab.outside_json import LAYER_KEYS, TEXT_PARTS, text_part
 
 
 class TargetConfigError(ValueError):
@@ -48,17 +47,9 @@ def target_shape(config: Mapping[str, Any], source: str = "the target's config")
         raise TargetConfigError(f"{source}: got {type(config).__name__}, expected the object of a config.json")
     text = text_part(config)
     where = next((key for key in TEXT_PARTS if isinstance(config.get(key), Mapping)), "the top level")
-    layers = next((text[key] for key in ("num_hidden_layers", "n_layer", "num_layers", "n_layers") if text.get(key) is not None), None)
+    layers = next((text[key] for key in LAYER_KEYS if text.get(key) is not None), None)
     if isinstance(layers, bool) or not isinstance(layers, int) or layers < 1:
         raise TargetConfigError(f"{source}: num_hidden_layers is {layers!r}, expected a positive integer (looked in {where})")
     names = config.get("architectures") or text.get("architectures")
     first = names[0] if isinstance(names, (list, tuple)) and names and isinstance(names[0], str) else None
     return TargetShape(layers, first)
-
-
-def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The language model's config inside a multimodal wrapper's, or the config itself."""
-    for key in TEXT_PARTS:
-        if isinstance(config.get(key), Mapping):
-            return text_part(config[key])
-    return config

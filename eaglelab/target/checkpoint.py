@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eaglelab.outside_json import read_weight_map, too_deep
+from eaglelab.outside_json import LAYER_KEYS, read_weight_map, text_part, too_deep
 from eaglelab.stored_names import logical_names
 from eaglelab.target.errors import CheckpointError
 from eaglelab.target.names import EMBEDDINGS, HEADS, NORMS, count_layers, find_tensor, outside_layers
@@ -21,8 +21,6 @@ from eaglelab.target.shards import TorchShard, open_shard, row_spans
 
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 SINGLES = ("model.safetensors", "pytorch_model.bin")
-TEXT_KEYS = ("text_config", "llm_config", "language_config", "thinker_config")
-LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 WIDTH_KEYS = ("hidden_size", "n_embd", "d_model", "dim")
 
 
@@ -131,10 +129,7 @@ class Checkpoint:
     @cached_property
     def text_config(self) -> dict[str, Any]:
         """The text decoder's part of config.json: `text_config` (or its like) of a multimodal wrapper, else all of it."""
-        config = self.config
-        while inner := next((config[k] for k in TEXT_KEYS if isinstance(config.get(k), dict)), None):
-            config = inner
-        return config
+        return text_part(self.config)
 
     @property
     def architectures(self) -> list[str]:
