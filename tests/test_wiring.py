@@ -10,6 +10,7 @@ from eaglelab.engines.conventions import CannotFeed, ConventionError, parse_engi
 from eaglelab.engines.launch import parse_launch
 from eaglelab.engines.lint import lint
 from eaglelab.engines.target_config import TargetConfigError, read_target_config, target_shape
+from eaglelab.engines.training import final_norm, framework_of
 from eaglelab.engines.wiring_report import CorrectedConfigError, corrected_config, engine_wiring, write_corrected
 from eaglelab.findings import Finding, Status
 from eaglelab.wiring import FINAL
@@ -350,14 +351,16 @@ def test_old_speculators_layers_against_the_engine():
         ("specforge", "0.2.0", FINAL, None),
         ("speculators", None, FINAL, Status.CANNOT_TELL),
         ("specforge", "0.2.0", None, Status.NOT_GIVEN),
-        (None, None, None, None),
-        (None, None, 30, None),  # SpecForge is only guessed from the layout
     ],
 )
 def test_the_last_state_is_normed_exactly_once(framework, version, last_state, status):
-    config = SPECULATORS if framework == "speculators" else PLAIN
-    findings = [f for f in lint(config, "vllm==0.32.0", LLAMA30, framework, version, last_state=last_state) if f.id == "config.final_norm"]
+    findings = final_norm(framework_of({}, framework, version), last_state, 30)
     assert [f.status for f in findings] == ([status] if status else [])
+
+
+def test_without_a_dump_the_last_state_is_asked_for_where_the_trainer_is_told():
+    assert find(lint(PLAIN, "vllm==0.32.0", LLAMA30, "specforge", "0.2.0"), "final_norm").status is Status.NOT_GIVEN
+    assert "config.final_norm" not in [f.id for f in lint(PLAIN, "vllm==0.32.0", LLAMA30)]  # SpecForge is only guessed from the layout
 
 
 def test_eagle_in_the_launch_line_of_an_eagle3_drafter():
@@ -379,7 +382,7 @@ def test_a_training_framework_that_is_none_is_a_finding_beside_the_others():
         ("specforg", None, "framework 'specforg', did you mean 'specforge'"),
         ("specforge", "new", "version 'new'"),
     ):
-        findings = lint({**PLAIN, "norm_before_residual": True}, "sglang==0.5.23", LLAMA30, name, version, last_state=30)
+        findings = lint({**PLAIN, "norm_before_residual": True}, "sglang==0.5.23", LLAMA30, name, version)
         assert says in find(findings, "training").title
         assert ids_of(findings, Status.CANNOT_TELL) == ["config.training"]  # and final_norm is silent: the framework is only guessed
         assert ids_of(findings, Status.FAIL) == ["config.norm_before_residual"]

@@ -25,6 +25,7 @@ WEAK = 0.2
 """Step-0 acceptance below which a drafter is not said to work: public drafters are at 0.6 to 0.8, this one would gain next to nothing."""
 HARDLY = 0.05
 """A place whose zeroing costs less than this share of the drafter's step-0 acceptance (upper bound of the interval) is hardly used."""
+READ_MORE = "Read more samples: `--max-samples`, or dump more."
 OWN_TEXT = 0.9
 """Share of trained text that must be the target's own choice before the walk predicts an engine."""
 
@@ -53,7 +54,7 @@ def _length(counts: StepCounts) -> str:
 def works(inv: Investigation) -> Iterator[Finding]:
     """Acceptance on the dump's own feed, against the best constant guess."""
     _ready(inv)
-    own = inv.replay_named("the dump's feed")
+    own = inv.own_replay
     counts = own.counts
     from eaglelab.replay import sample_interval
 
@@ -144,10 +145,8 @@ def engine_feed(inv: Investigation) -> Iterator[Finding]:
             "replay.engine", f"{inv.engine.title} feeds what the drafter was replayed on", Status.PASS, numbers={"feed": list(variant.feed)}
         )
         return
-    from eaglelab.replay import difference
-
-    own, served = inv.replay_named("the dump's feed"), inv.replay_named("the engine's feed")
-    gap, low, high = difference(own, served)
+    own, served = inv.own_replay, inv.replay_named("the engine's feed")
+    gap, low, high = _difference(own, served)
     a, b = own.counts, served.counts
     yield Finding(
         id="replay.engine",
@@ -204,7 +203,7 @@ def choices(inv: Investigation) -> Iterator[Finding]:
         numbers={"base": base.to_json(), "others": [r.to_json() for r in others], "ranking": ranking.table.to_dict(orient="records")},
         next="Write the flag into the config; where the engine ignores it (see config.*), serve with one that does not."
         if better
-        else "Read more samples: `--max-samples`, or dump more."
+        else READ_MORE
         if unsure
         else "",
     )
@@ -281,7 +280,7 @@ def flags(inv: Investigation) -> Iterator[Finding]:
         if hurts
         else ""
         if harmless
-        else "Read more samples: `--max-samples`, or dump more.",
+        else READ_MORE,
     )
 
 
@@ -291,9 +290,7 @@ def targets(inv: Investigation) -> Iterator[Finding]:
     if inv.dump.feed.last is None:
         raise NotGiven("a last state", "dump it as well: without it there are no targets to judge by")
     own, other, (same, of) = inv.both_targets
-    from eaglelab.replay import difference
-
-    gap, low, high = difference(own, other)
+    gap, low, high = _difference(own, other)
     wrong = "normed twice" if inv.last_state.normed else "never normed"
     few, alike = len(own.outcomes) < FEW_SAMPLES, same == of
     trained = (
@@ -318,17 +315,22 @@ def targets(inv: Investigation) -> Iterator[Finding]:
         numbers={"same": [same, of], "difference": gap, "interval": [low, high], "own": own.to_json(), "other": other.to_json()},
         next="Mend what config.final_norm or dump.last_state names, and train again."
         if status is Status.FAIL
-        else "Read more samples: `--max-samples`, or dump more."
+        else READ_MORE
         if status is Status.CANNOT_TELL
         else "",
     )
 
 
-def _by_length(better: Replay, worse: Replay) -> tuple[float, float, float]:
-    """The paired difference in accept length; in step-0 acceptance where no row has all steps."""
+def _difference(better: Replay, worse: Replay, step: int | None = 0) -> tuple[float, float, float]:
+    """`eaglelab.replay.difference`, imported when there is something to compare: it brings torch."""
     from eaglelab.replay import difference
 
-    return difference(better, worse, step=None if better.counts.complete else 0)
+    return difference(better, worse, step)
+
+
+def _by_length(better: Replay, worse: Replay) -> tuple[float, float, float]:
+    """The paired difference in accept length; in step-0 acceptance where no row has all steps."""
+    return _difference(better, worse, step=None if better.counts.complete else 0)
 
 
 def _tokens(gap: float, low: float, high: float) -> str:
@@ -343,14 +345,12 @@ def _share(result: Replay) -> str:
 def slots(inv: Investigation) -> Iterator[Finding]:
     """Each slot's share of the fused input, and what zeroing it or moving it by a row costs."""
     _ready(inv)
-    from eaglelab.replay import difference
-
     base, changed = inv.places
     count = len(base.variant.feed)
     rows = []
     for place in range(count):
         zeroed, late = changed[place], changed[count + place]
-        cost, low, high = difference(base, zeroed)
+        cost, low, high = _difference(base, zeroed)
         rows.append(
             {
                 "place": place,
@@ -359,7 +359,7 @@ def slots(inv: Investigation) -> Iterator[Finding]:
                 "zeroed_costs": cost,
                 "low": low,
                 "high": high,
-                "one_row_late_costs": difference(base, late)[0],
+                "one_row_late_costs": _difference(base, late)[0],
             }
         )
     little = HARDLY * (base.counts.marginal(0) or 0.0)
@@ -402,7 +402,7 @@ def _interval(low: float, high: float) -> str:
 def expected(inv: Investigation) -> Iterator[Finding]:
     """The accept length that this drafter should reach, and what an engine's counters should say on this text."""
     _ready(inv)
-    own = inv.replay_named("the dump's feed")
+    own = inv.own_replay
     counts, walk, steps = own.counts, own.walk, own.steps
     if counts.accept_length is None:
         title = "No answer in the samples is long enough for all steps"

@@ -18,7 +18,7 @@ from eaglelab.drafter.embedding import EmbeddingRows
 from eaglelab.drafter.model import Drafter
 from eaglelab.drafter.shapes import expected_tensors
 from eaglelab.drafter.vocabulary import check_d2t
-from eaglelab.target.checkpoint import Checkpoint, open_checkpoint
+from eaglelab.target.checkpoint import DTYPES, Checkpoint, open_checkpoint
 from eaglelab.target.errors import CheckpointError
 
 
@@ -41,10 +41,9 @@ def choose_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
         return dtype
     if dtype == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
-    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if dtype not in known:
-        raise DrafterError(f"dtype {dtype!r}: expected auto, {', '.join(known)}")
-    return known[dtype]
+    if dtype not in DTYPES:
+        raise DrafterError(f"dtype {dtype!r}: expected auto, {', '.join(DTYPES)}")
+    return DTYPES[dtype]
 
 
 def load_drafter(

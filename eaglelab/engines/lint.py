@@ -18,7 +18,7 @@ from eaglelab.engines.launch import Launch
 from eaglelab.engines.target_config import TargetShape, target_shape
 from eaglelab.engines.training import Framework, framework_of, training_findings
 from eaglelab.findings import Finding, Status, by_severity
-from eaglelab.wiring import Boundary, Wiring
+from eaglelab.wiring import Wiring
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,11 @@ def lint(
     training_version: str | None = None,
     *,
     launch: Launch | None = None,
-    last_state: Boundary = None,
 ) -> list[Finding]:
     """Findings on a drafter's config under an engine version, those that need a decision first; one `pass` when nothing is wrong.
 
-    `training_framework` is a name of the convention table (`speculators`, `specforge`, …). `last_state` is what the dump's last slot was
-    identified as (N or `final`), where it was. Raises DrafterConfigError for a config that is no EAGLE-3 drafter's and ConventionError
-    for an unknown engine.
+    `training_framework` is a name of the convention table (`speculators`, `specforge`, …). Raises DrafterConfigError for a config that is
+    no EAGLE-3 drafter's and ConventionError for an unknown engine.
     """
     engine = parse_engine(engine) if isinstance(engine, str) else engine
     shape = None if target_config is None else target_shape(target_config)
@@ -72,7 +70,7 @@ def lint(
         launch=launch,
     )
     findings += [finding for check in CHECKS for finding in check(subject)] if engine.is_engine else []
-    findings += training_findings(draft_config, engine, shape, framework, last_state)
+    findings += training_findings(draft_config, engine, shape, framework)
     open_questions = [f for f in findings if f.status in (Status.FAIL, Status.CANNOT_TELL)]
     return by_severity(findings if open_questions else [*findings, _nothing_found(subject)])
 

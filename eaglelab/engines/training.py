@@ -106,14 +106,12 @@ def _written_version(config: Mapping[str, Any]) -> str | None:
         return None
 
 
-def training_findings(
-    config: Mapping[str, Any], engine: Engine, target: TargetShape | None, framework: Framework, last_state: Boundary = None
-) -> list[Finding]:
-    """Findings on the trainer against the engine. `last_state`: what the dump's last slot was identified as (N or `final`), or None."""
+def training_findings(config: Mapping[str, Any], engine: Engine, target: TargetShape | None, framework: Framework) -> list[Finding]:
+    """Findings on the trainer against the engine, from the config alone: what the dump's last slot holds is not known here."""
     return [
         *_forced_residual(config, engine, framework),
         *_default_layers(config, engine, target, framework),
-        *(final_norm(framework, last_state, None if target is None else target.num_layers) if framework.told else ()),
+        *(final_norm(framework, None) if framework.told else ()),
     ]
 
 

@@ -21,6 +21,8 @@ from eaglelab.target.shards import TorchShard, open_shard, row_spans
 
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 SINGLES = ("model.safetensors", "pytorch_model.bin")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+"""In which a model runs."""
 WIDTH_KEYS = ("hidden_size", "n_embd", "d_model", "dim")
 
 
@@ -166,8 +168,8 @@ class Checkpoint:
         """The dtype that the model runs in by its config, else its embedding table's, else bfloat16."""
         for config in (self.text_config, self.config):
             name = str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
-            if name in ("float32", "bfloat16", "float16"):
-                return getattr(torch, name)
+            if name in DTYPES:
+                return DTYPES[name]
         try:
             _, _, stored = self._header(self.embedding_name)
         except CheckpointError:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from eaglelab.progress import progress
-from eaglelab.target.checkpoint import Checkpoint, open_checkpoint
+from eaglelab.target.checkpoint import DTYPES, Checkpoint, open_checkpoint
 from eaglelab.target.errors import CheckpointError, ForwardError
 from eaglelab.target.names import NORMS
 from eaglelab.target.skeleton import Skeleton, build_skeleton
@@ -27,7 +27,6 @@ from eaglelab.wiring import FINAL
 
 Visit = Callable[[int | str, list[Tensor]], Any]
 FINAL_NORMS = tuple(name.split(".")[0] for name in NORMS)
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class ForwardSource:
