@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -113,6 +113,12 @@ def exit_code(findings: Iterable[Finding]) -> int:
     if Status.FAIL in statuses:
         return 1
     return 3 if Status.CANNOT_TELL in statuses else 0
+
+
+def few(texts: Sequence[str], most: int, between: str = ", ") -> str:
+    """The first `most` of some texts, and how many more there are."""
+    more = f"{between}and {len(texts) - most} more" if len(texts) > most else ""
+    return between.join(texts[:most]) + more
 
 
 def plain(value: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from eaglelab.acceptance import FEW_SAMPLES, StepCounts, ratio_interval
-from eaglelab.findings import Finding, Status
+from eaglelab.findings import Finding, Status, few
 from eaglelab.investigation import Investigation, NotGiven
 from eaglelab.wiring import boundary_name
 
@@ -101,13 +101,14 @@ def order(inv: Investigation) -> Iterator[Finding]:
         status = Status.PASS
     else:
         status, title = Status.FAIL, f"The drafter fits another feed better than the dump's: {names[0]}"
+    listed = few([n.removeprefix("feed ") for n in tied], 4, "; ")
     yield Finding(
         id="replay.order",
         title=title,
         status=status,
         claim=f"The dump's feed: slots {list(inv.dump.feed.aux)} in this order.",
         evidence=f"{len(names)} feeds ({ranking.compared}, and the embedding put in) over {inv.sampled}; paired differences resampled by sample, corrected "
-        f"for all pairs. Best: {names[0]} ({ranking.table['acceptance'].iloc[0]:.1%}). Cannot be told from the best: {_listed(tied)}.",
+        f"for all pairs. Best: {names[0]} ({ranking.table['acceptance'].iloc[0]:.1%}). Cannot be told from the best: {listed}.",
         numbers={
             "ranking": ranking.table.head(12).to_dict(orient="records"),
             "variants": len(names),
@@ -474,11 +475,6 @@ def _reached(result: Replay) -> str:
     if walk is not None and walk.verify_steps:
         return f"{walk.accept_length:.2f}"
     return _length(result.counts) + (" (mean over all rows)" if result.counts.complete else "")
-
-
-def _listed(names: list[str], most: int = 4) -> str:
-    shown = "; ".join(n.removeprefix("feed ") for n in names[:most])
-    return shown if len(names) <= most else f"{shown}; and {len(names) - most} more"
 
 
 def _source_name(inv: Investigation, source: int | str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from eaglelab.engines.loading import ENGINES, Consequence, consequences
-from eaglelab.findings import Finding, Status
+from eaglelab.findings import Finding, Status, few
 from eaglelab.investigation import Investigation, NotGiven
 
 DRAFTER = "`[drafter] path` names the folder with the drafter's config.json and weights"
@@ -50,11 +50,11 @@ def drafter_complete(inv: Investigation) -> Iterator[Finding]:
     whole = (
         f"The drafter's checkpoint is whole: {config.num_slots} slots of {config.target_hidden_size} into a layer of {config.hidden_size}"
     )
-    title = whole if status is Status.PASS else f"The drafter's checkpoint does not fit its config: {_few(said, 3, '; ')}"
+    title = whole if status is Status.PASS else f"The drafter's checkpoint does not fit its config: {few(said, 3, '; ')}"
     stored = ", ".join(f"{count} weights in {kind}" for kind, count in audit.dtypes.items())
     borrowed = f" Taken from the target: {', '.join(audit.borrowed)}." if audit.borrowed else ""
     notes = [p for p in problems if not p.matters or (bad and p in doubtful)]
-    also = f" Also: {_few([p.text for p in notes], 6, '; ')}." if notes else ""
+    also = f" Also: {few([p.text for p in notes], 6, '; ')}." if notes else ""
     yield Finding(
         id="drafter.complete",
         title=title,
@@ -128,11 +128,7 @@ def _what_engines_do(problems: list[Problem]) -> str:
     for p in problems:
         for c in p.consequences:
             deeds.setdefault((c.engine, c.text), []).append(p.text)
-    return "".join(f" {engine} (as read in its code), where {_few(what, 3, '; ')}: {text}." for (engine, text), what in deeds.items())
-
-
-def _few(texts: list[str], most: int, between: str) -> str:
-    return between.join(texts[:most]) + (f"{between}and {len(texts) - most} more" if len(texts) > most else "")
+    return "".join(f" {engine} (as read in its code), where {few(what, 3, '; ')}: {text}." for (engine, text), what in deeds.items())
 
 
 def drafter_embedding(inv: Investigation) -> Iterator[Finding]:

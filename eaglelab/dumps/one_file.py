@@ -15,6 +15,7 @@ from eaglelab.dumps.layouts import LAYOUTS
 from eaglelab.dumps.layouts.layout import Layout, describe
 from eaglelab.dumps.listing import Listing, split_stray
 from eaglelab.dumps.sample import Sample
+from eaglelab.findings import few
 
 
 @dataclass(frozen=True)
@@ -69,13 +70,12 @@ def _named(listing: Listing, suffixes: tuple[str, ...], numbered: bool) -> tuple
     return split_stray((name for name in listing.files if name.lower().endswith(suffixes)), numbered)
 
 
-def contents(data: Any, most: int = 12) -> str:
+def contents(data: Any) -> str:
     """What a file holds, key by key, for an error: `a dict with input_ids (one tensor [6] of int64), …`."""
     if not isinstance(data, dict):
         return describe(data)
     held = [f"{str(key)[:40]} ({_inside(value)})" for key, value in sorted(data.items(), key=lambda item: str(item[0]))]
-    more = f" and {len(held) - most} more" if len(held) > most else ""
-    return f"a dict with {', '.join(held[:most]) or 'no keys'}{more}"
+    return f"a dict with {few(held, 12) or 'no keys'}"
 
 
 def _inside(value: Any) -> str:

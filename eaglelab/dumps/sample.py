@@ -109,9 +109,14 @@ def shape_problems(sample: Sample) -> Iterator[tuple[str, str]]:
         yield "mixed widths", f"the slots have the widths {widths}"
 
 
+def is_dense(value: Any) -> bool:
+    """Whether a value is a tensor whose numbers lie one beside the other."""
+    return isinstance(value, Tensor) and not value.is_nested and value.layout == torch.strided
+
+
 def check_dense(value: Tensor, name: str, where: str) -> None:
     """Raise DumpError unless a tensor is a plain one with its values behind it."""
-    if value.is_nested or value.layout != torch.strided or value.is_quantized or value.is_meta:
+    if not is_dense(value) or value.is_quantized or value.is_meta:
         raise DumpError(f"{where}: {name} is not a plain dense tensor ({value.layout}). Save it as one.", "not a sample")
     if value.numel() * value.element_size() > value.untyped_storage().nbytes():  # a few bytes can claim a shape of any size
         text = f"{where}: {name} claims the shape {list(value.shape)} over fewer stored values. Save tensor.contiguous()."

@@ -24,7 +24,7 @@ from torch import Tensor
 from eaglelab.dumps.containers import DumpError, load_torch, split_key
 from eaglelab.dumps.implied import Implied
 from eaglelab.dumps.listing import Listing
-from eaglelab.dumps.sample import Sample, as_slot, as_token_ids, check_dense
+from eaglelab.dumps.sample import Sample, as_slot, as_token_ids, check_dense, is_dense
 from eaglelab.progress import progress
 
 PASS = re.compile(r"(?:.*/)?Pass\d{5,9}\.pt")
@@ -125,7 +125,7 @@ def _batch(data: Mapping[str, Any], what: str, path: Path) -> Tensor:
     """`input_ids`, `positions` [T] or `seq_lens` [requests] of a pass. Raises DumpError."""
     name = f"{_top(data, path)}{BATCH}{what}"
     value = data.get(name)
-    if not _plain(value) or value.dim() != 1 or value.dtype not in (torch.int32, torch.int64):
+    if not is_dense(value) or value.dim() != 1 or value.dtype not in (torch.int32, torch.int64):
         raise DumpError(f"{path}: {name} is no tensor of whole numbers in one dimension. Dump it again.", "not a sample")
     check_dense(value, name, str(path))
     return value
@@ -170,11 +170,7 @@ def _states(data: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
 
 
 def _pair(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and len(value) == 2 and all(_plain(v) for v in value)
-
-
-def _plain(value: Any) -> bool:
-    return isinstance(value, Tensor) and not value.is_nested and value.layout == torch.strided
+    return isinstance(value, (list, tuple)) and len(value) == 2 and all(is_dense(v) for v in value)
 
 
 def _check_states(states: Mapping[str, Tensor], tokens: int, path: Path) -> None:

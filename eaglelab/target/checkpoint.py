@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eaglelab.findings import few
 from eaglelab.outside_json import LAYER_KEYS, read_weight_map, text_part, too_deep
 from eaglelab.stored_names import logical_names
 from eaglelab.target.errors import CheckpointError
@@ -83,7 +84,7 @@ class Checkpoint:
         outside = wanted[(wanted < 0) | (wanted >= shape[0])]
         if len(outside):
             raise CheckpointError(
-                f"{self.path.name}: {name} has rows 0..{shape[0] - 1}, asked for {_few(outside.unique().tolist())}; "
+                f"{self.path.name}: {name} has rows 0..{shape[0] - 1}, asked for {few([str(i) for i in outside.unique().tolist()], 5)}; "
                 "the token ids belong to another tokenizer or the file is damaged"
             )
         carrier, _, stored = self._header(name)
@@ -275,7 +276,3 @@ def _nearest(name: str, names: Iterable[str]) -> str:
     ending = name.split(".")[-2:]
     near = difflib.get_close_matches(name, [n for n in names if n.split(".")[-2:] == ending][:2000], n=1)
     return f"; the nearest name is {near[0]}" if near else ""
-
-
-def _few(numbers: list[int], limit: int = 5) -> str:
-    return ", ".join(map(str, numbers[:limit])) + (f" and {len(numbers) - limit} more" if len(numbers) > limit else "")

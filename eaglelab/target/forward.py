@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from eaglelab.findings import few
 from eaglelab.progress import progress
 from eaglelab.target.checkpoint import DTYPES, Checkpoint, open_checkpoint
 from eaglelab.target.errors import CheckpointError, ForwardError
@@ -110,10 +111,9 @@ class Target:
         names = [self.skeleton.embedding_name, *self.rest_names(to_end), *(n for names in self.layer_names[:last] for n in names)]
         missing = self.plan.missing(names)
         if missing:
-            shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
             raise CheckpointError(
                 f"{self.checkpoint.path.name}: {len(missing)} of {len(names)} tensors that boundary "
-                f"{FINAL if to_end else last} needs are missing: {shown}. Is config.json that of another model?"
+                f"{FINAL if to_end else last} needs are missing: {few(missing, 5)}. Is config.json that of another model?"
             )
 
     def load_rest(self, samples: list[Tensor], to_end: bool) -> None:

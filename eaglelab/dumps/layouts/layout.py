@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from eaglelab.dumps.containers import TORCH_SUFFIXES, DumpError
 from eaglelab.dumps.implied import Implied
 from eaglelab.dumps.listing import Listing
-from eaglelab.dumps.sample import Sample, as_mask, as_slot, as_token_ids
+from eaglelab.dumps.sample import Sample, as_mask, as_slot, as_token_ids, is_dense
 
 MOST_SLOTS = 64
 """A width of more aux slots than this is no number of slots, but a last state of another model."""
@@ -93,7 +92,7 @@ def deciding_key(data: Mapping[str, Any]) -> str:
 def shape(data: Any, key: str) -> tuple[int, ...] | None:
     """The shape of the dense tensor under `key`, None where there is none."""
     value = data.get(key) if isinstance(data, Mapping) else None
-    return tuple(value.shape) if isinstance(value, Tensor) and not value.is_nested and value.layout == torch.strided else None
+    return tuple(value.shape) if is_dense(value) else None
 
 
 def split_slots(value: Any, name: str, width: int | None, path: Path) -> tuple[list[Tensor], list[str]]:
@@ -114,8 +113,7 @@ def split_slots(value: Any, name: str, width: int | None, path: Path) -> tuple[l
 
 def unbatched(value: Any, dims: int) -> Any:
     """Without the batch dimension of 1 that the writer adds to a tensor of `dims` dimensions; anything else as it is."""
-    plain = isinstance(value, Tensor) and not value.is_nested and value.layout == torch.strided
-    return value[0] if plain and value.dim() == dims + 1 and value.shape[0] == 1 else value
+    return value[0] if is_dense(value) and value.dim() == dims + 1 and value.shape[0] == 1 else value
 
 
 def without_rows(sample: Sample, length: int, why: str) -> Sample:
