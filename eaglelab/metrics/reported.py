@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -149,14 +150,7 @@ class Reported:
 
 def _stem(name: str) -> str:
     """`full_acc_1_epoch` -> `full_acc_#_epoch`: the name without its last number."""
-    head, digits, tail = _last_number(name)
-    return f"{head}#{tail}" if digits else name
-
-
-def _last_number(name: str) -> tuple[str, str, str]:
-    end = next((i for i in range(len(name), 0, -1) if name[i - 1].isdigit()), 0)
-    start = next((i for i in range(end, 0, -1) if not name[i - 1].isdigit()), 0)
-    return name[:start], name[start:end], name[end:]
+    return re.sub(r"\d+(?=\D*$)", "#", name)
 
 
 def _from_share(row: Row, num_draft_tokens: int | None) -> AcceptLength:
