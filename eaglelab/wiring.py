@@ -39,14 +39,14 @@ def boundary_phrase(boundary: Boundary, num_layers: int | None = None) -> str:
     return f"boundary {boundary_name(boundary, num_layers)}"
 
 
-def check_boundary(boundary: Boundary, num_layers: int | None = None) -> None:
-    """Raise ValueError unless `boundary` is None, `FINAL` or an int in 0..num_layers."""
+def check_boundary(boundary: Boundary) -> None:
+    """Raise ValueError unless `boundary` is None, `FINAL` or an int of 0 or more."""
     if boundary is None or boundary == FINAL:
         return
     if isinstance(boundary, bool) or not isinstance(boundary, int):
         raise ValueError(f"a boundary is an int, {FINAL!r} or None, got {boundary!r}")
-    if boundary < 0 or (num_layers is not None and boundary > num_layers):
-        raise ValueError(f"boundary {boundary} is outside 0..{'N' if num_layers is None else num_layers}")
+    if boundary < 0:
+        raise ValueError(f"boundary {boundary} is outside 0..N")
 
 
 @dataclass(frozen=True)

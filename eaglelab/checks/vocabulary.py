@@ -33,9 +33,7 @@ def vocabulary_map(inv: Investigation) -> Iterator[Finding]:
     from eaglelab.drafter.vocabulary import audit_map
 
     faults = audit_map(held, vd, v)
-    worst = (
-        "fail" if any(f.status == "fail" for f in faults) else "cannot_tell" if any(f.status == "cannot_tell" for f in faults) else "pass"
-    )
+    worst = next((s for s in ("fail", "cannot_tell") if any(f.status == s for f in faults)), "pass")
     ids = held.ids
     numbers |= {
         "ascending": bool((ids.diff() > 0).all()),

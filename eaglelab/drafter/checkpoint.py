@@ -18,7 +18,8 @@ from eaglelab.drafter.embedding import EmbeddingRows
 from eaglelab.drafter.model import Drafter
 from eaglelab.drafter.shapes import expected_tensors
 from eaglelab.drafter.vocabulary import check_d2t
-from eaglelab.target.checkpoint import DTYPES, Checkpoint, open_checkpoint
+from eaglelab.findings import few
+from eaglelab.target.checkpoint import DTYPES, open_checkpoint
 from eaglelab.target.errors import CheckpointError
 
 
@@ -72,11 +73,13 @@ def load_drafter(
     if audit.borrowed and lm_head is None and own_head is None:
         problems.append(f"{audit.borrowed[0]} is borrowed from the target, whose lm_head is not given")
     if problems:
-        raise DrafterError(f"{folder}: " + "; ".join(problems) + _names_near(audit))
+        unused = f" (in the file and not used: {few(audit.unexpected, 5)})" if audit.unexpected else ""
+        raise DrafterError(f"{folder}: " + "; ".join(problems) + unused)
     with torch.device("meta"):  # no memory and no random numbers for what is loaded next
         drafter = Drafter(config)
     try:
-        state = read_state(checkpoint, set(drafter.state_dict()))
+        wanted = set(drafter.state_dict())
+        state = {canonical_name(n): checkpoint.tensor(n) for n in checkpoint.names() if canonical_name(n) in wanted}
         if audit.borrowed:  # a tied drafter speaks through its own table where it has one
             state["lm_head.weight"] = checkpoint.tensor(own_head) if own_head else check_borrowed(lm_head, config, folder)
     except CheckpointError as error:
@@ -117,11 +120,6 @@ def check_borrowed(lm_head: Any, config: DrafterConfig, folder: Path) -> Tensor:
     return lm_head[: expected[0]]
 
 
-def read_state(checkpoint: Checkpoint, wanted: set[str]) -> dict[str, Tensor]:
-    """The wanted tensors under their canonical names."""
-    return {canonical_name(n): checkpoint.tensor(n) for n in checkpoint.names() if canonical_name(n) in wanted}
-
-
 def own_embedding(folder: str | Path, token_ids: Tensor) -> EmbeddingRows | None:
     """Rows of the drafter's own embedding table, None where its checkpoint carries none (most do not)."""
     checkpoint = open_checkpoint(folder)
@@ -130,7 +128,3 @@ def own_embedding(folder: str | Path, token_ids: Tensor) -> EmbeddingRows | None
         return None
     ids = token_ids.unique()
     return EmbeddingRows(ids, checkpoint.rows(name, ids), "the drafter's own embedding table")
-
-
-def _names_near(audit: Audit) -> str:
-    return f" (in the file and not used: {', '.join(audit.unexpected[:5])})" if audit.unexpected else ""
