@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import zipfile
 
 import pytest
 import torch
@@ -32,6 +33,31 @@ def test_a_gzip_that_unpacks_to_more_than_memory_should_hold(tmp_path, monkeypat
     with pytest.raises(DumpError, match=r"a\.ckpt\.gz: unpacks to more than 0\.000976562 GiB") as raised:
         load_torch(path)
     assert raised.value.problem == "too large"
+
+
+def packed_again(path, value, method=zipfile.ZIP_DEFLATED):
+    """A torch save whose zip was written again with compression, as an archiver does it."""
+    held = io.BytesIO()
+    torch.save(value, held)
+    with zipfile.ZipFile(held) as old, zipfile.ZipFile(path, "w", method) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    return path
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_zip_that_was_packed_again_holds_the_same_numbers(tmp_path, method):
+    value = {"a": torch.arange(40_000).float().reshape(200, 200), "b": torch.arange(7)}
+    read = load_torch(packed_again(tmp_path / "a.pt", value, method))
+    assert torch.equal(read["a"], value["a"])
+    assert torch.equal(read["b"], value["b"])
+
+
+def test_a_compressed_zip_that_unpacks_to_more_than_memory_should_hold(tmp_path, monkeypatch):
+    path = packed_again(tmp_path / "a.pt", torch.zeros(1 << 20))
+    monkeypatch.setattr(containers, "MAX_UNPACKED", 1 << 20)
+    with pytest.raises(DumpError, match=r"a\.pt: unpacks to more than 0\.000976562 GiB"):
+        load_torch(path)
 
 
 @pytest.mark.parametrize(

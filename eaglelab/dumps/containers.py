@@ -1,7 +1,7 @@
 """Read one file of tensors without running anything from it, memory-mapped where the container allows.
 
 Four containers are met: safetensors and torch's zip (torch >= 1.6), both memory-mapped, a legacy pickle stream and a gzip of either
-torch save (read whole).
+torch save (read whole). A zip that was packed again with compression is read whole too: torch would map its packed bytes as numbers.
 torch's own messages name the wrong cause for several bad files (an empty file is "mmap can only be used with …"), so the
 container is looked at first and every failure is told in plain words.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import io
 import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ END_OF_ZIP = b"PK\x05\x06"  # the record that closes a zip; a file that was cut 
 TORCH_SUFFIXES = (".pt", ".pth", ".ckpt", ".pt.gz", ".pth.gz", ".ckpt.gz")
 
 MAX_UNPACKED = 4 << 30
-"""Bytes of one sample in a gzip. A sample of 8,192 tokens with four slots of 7,168 in bf16 has 0.47 * 10^9."""
+"""Bytes of one sample in a gzip or a compressed zip. A sample of 8,192 tokens with four slots of 7,168 in bf16 has 0.47 * 10^9."""
 
 
 class DumpError(ValueError):
@@ -69,7 +70,9 @@ def load_torch(path: Path, allow_pickle: bool = False) -> Any:
     try:
         if head.startswith(GZIP):
             return torch.load(_unpacked(path), map_location="cpu", weights_only=not allow_pickle)
-        return torch.load(path, map_location="cpu", weights_only=not allow_pickle, mmap=head.startswith(ZIP) or None)
+        return torch.load(
+            path, map_location="cpu", weights_only=not allow_pickle, mmap=(head.startswith(ZIP) and _all_stored(path)) or None
+        )
     except DumpError:
         raise
     except Exception as error:  # a bad file is a row in a report, whatever torch raises for it
@@ -107,9 +110,25 @@ def _unpacked(path: Path) -> io.BytesIO:
     with gzip.open(path) as file:
         content = file.read(MAX_UNPACKED + 1)
     if len(content) > MAX_UNPACKED:
-        text = f"{path}: unpacks to more than {MAX_UNPACKED / 2**30:g} GiB, which is not read into memory. Save one sample a file."
-        raise DumpError(text, "too large")
+        raise _too_large(path)
     return io.BytesIO(content)
+
+
+def _all_stored(path: Path) -> bool:
+    """Whether a zip's entries lie in it as they are. Raises DumpError where they unpack to more than memory should hold."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            packed = [entry for entry in archive.infolist() if entry.compress_type != zipfile.ZIP_STORED]
+    except (zipfile.BadZipFile, ValueError, NotImplementedError):
+        return False  # torch says what is wrong with it
+    if sum(entry.file_size for entry in packed) > MAX_UNPACKED:
+        raise _too_large(path)
+    return not packed
+
+
+def _too_large(path: Path) -> DumpError:
+    text = f"{path}: unpacks to more than {MAX_UNPACKED / 2**30:g} GiB, which is not read into memory. Save one sample a file."
+    return DumpError(text, "too large")
 
 
 def _has_end_of_zip(path: Path, size: int) -> bool:
