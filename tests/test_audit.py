@@ -219,6 +219,16 @@ def test_quantised_weights_are_recognised(kind, tmp_path):
     assert complete(told).status is Status.PASS
 
 
+def test_what_stands_beside_a_bitsandbytes_weight_is_no_weight(tmp_path):
+    """Names as its serialisation writes them: the values in one row of bytes, statistics and maps after the weight's name."""
+    state, name = tensors(), "midlayer.mlp.up_proj.weight"
+    state[name] = torch.zeros(state[name].numel() // 2, 1, dtype=torch.uint8)
+    for ending in (".absmax", ".quant_map", ".quant_state.bitsandbytes__nf4"):
+        state[name + ending] = torch.zeros(4)
+    audit = audited(written(tmp_path / "d", state))
+    assert (audit.quantised, audit.wrong_dtype, audit.unexpected, audit.missing) == ((name,), {}, (), ())
+
+
 def test_spellings_that_one_engine_takes(tmp_path):
     folder = written(tmp_path / "d", {"model." + n if n != "lm_head.weight" else n: t for n, t in tensors().items()})
     assert {e: complete(folder, e).status for e in ENGINES} == {"sglang": Status.PASS, "vllm": Status.FAIL}
