@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import pickle
 import zipfile
 
 import pytest
@@ -73,3 +74,40 @@ def test_a_compressed_zip_that_unpacks_to_more_than_memory_should_hold(tmp_path,
 )
 def test_keys_of_files_with_several_samples(key, parts):
     assert split_key(key) == parts
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_plain_pickle_is_no_torch_save_and_no_switch_helps(tmp_path, protocol, zipped):
+    held = pickle.dumps({"input_ids": [1, 2], "hidden_states": torch.zeros(2, 3)}, protocol=protocol)
+    path = tmp_path / "a.pt"
+    path.write_bytes(gzip.compress(held) if zipped else held)
+    for trusted in (False, True):
+        with pytest.raises(DumpError, match=r"a\.pt: a plain pickle, which torch\.save did not write.*save the same value with") as raised:
+            load_torch(path, allow_pickle=trusted)
+        assert "allow_pickle" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (gzip.compress(b"x"), "the gzip holds another gzip: unpack it once"),
+        (b"hello", r"the gzip holds no torch save: it starts with b'hello'"),
+    ],
+)
+def test_a_gzip_of_something_else(tmp_path, content, said):
+    path = tmp_path / "a.pt"
+    path.write_bytes(gzip.compress(content))
+    with pytest.raises(DumpError, match=said):
+        load_torch(path)
+
+
+def test_a_gzip_is_unpacked_to_a_few_times_its_size(tmp_path, monkeypatch):
+    path = packed(tmp_path / "a.ckpt.gz", torch.zeros(1 << 20))
+    size, most = path.stat().st_size, []
+    read = gzip.GzipFile.read
+    monkeypatch.setattr(gzip.GzipFile, "read", lambda file, n=-1: most.append(n) or read(file, n))
+    monkeypatch.setattr(containers, "SMALL", 1 << 10)
+    with pytest.raises(DumpError, match=r"a\.ckpt\.gz: unpacks to more than .* GiB") as raised:
+        load_torch(path)
+    assert (raised.value.problem, most) == ("too large", [20 * size + 1])

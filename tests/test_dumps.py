@@ -311,7 +311,7 @@ BAD_FILES = {
     "zip with a hole": (_cut_out_the_middle, "damaged or not a torch file", "unreadable"),
     "other zip": (_other_zip, "damaged or not a torch file", "unreadable"),
     "foreign": (_edited(extra=fractions.Fraction(1, 2)), r"\(fractions.Fraction\).*\[dump\] allow_pickle = true", "foreign objects"),
-    "bare pickle": (lambda p: p.write_bytes(pickle.dumps(print)), "damaged|foreign|Python objects", None),
+    "bare pickle": (lambda p: p.write_bytes(pickle.dumps(print)), "a plain pickle, which torch.save did not write", "foreign objects"),
     "a tensor": (
         lambda p: torch.save(torch.zeros(2), p),
         r"holds one tensor \[2\] of float32; expected a dict with input_ids",

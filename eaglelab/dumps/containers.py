@@ -18,12 +18,17 @@ from typing import Any
 import torch
 
 ZIP, GZIP, PICKLE = b"PK\x03\x04", b"\x1f\x8b", b"\x80"
+TORCH_MAGIC = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
+"""What torch's legacy save pickles first (torch/serialization.py, MAGIC_NUMBER); a pickle without it is another program's."""
 LFS_POINTER = b"version https://git-lfs"
 END_OF_ZIP = b"PK\x05\x06"  # the record that closes a zip; a file that was cut has lost it
 TORCH_SUFFIXES = (".pt", ".pth", ".ckpt", ".pt.gz", ".pth.gz", ".ckpt.gz")
 
 MAX_UNPACKED = 4 << 30
 """Bytes of one sample in a gzip or a compressed zip. A sample of 8,192 tokens with four slots of 7,168 in bf16 has 0.47 * 10^9."""
+MAX_RATIO, SMALL = 20, 64 << 20
+"""A gzip that unpacks to more than `SMALL` bytes and to more than so many times its size holds no states, which shrink by a third: it is
+not unpacked further, however large it may be."""
 
 
 class DumpError(ValueError):
@@ -67,12 +72,15 @@ def load_torch(path: Path, allow_pickle: bool = False) -> Any:
         )
     if head.startswith(ZIP) and not _has_end_of_zip(path, size):
         raise DumpError(_cut(path, size), "truncated")
+    source, mapped = path, None
     try:
         if head.startswith(GZIP):
-            return torch.load(_unpacked(path), map_location="cpu", weights_only=not allow_pickle)
-        return torch.load(
-            path, map_location="cpu", weights_only=not allow_pickle, mmap=(head.startswith(ZIP) and _all_stored(path)) or None
-        )
+            source = _unpacked(path, size)
+            head = source.getbuffer()[:64].tobytes()
+        elif head.startswith(ZIP):
+            mapped = _all_stored(path) or None
+        _check_torch(path, head)
+        return torch.load(source, map_location="cpu", weights_only=not allow_pickle, mmap=mapped)
     except DumpError:
         raise
     except Exception as error:  # a bad file is a row in a report, whatever torch raises for it
@@ -105,12 +113,25 @@ def _head(path: Path) -> tuple[bytes, int]:
     return head, size
 
 
-def _unpacked(path: Path) -> io.BytesIO:
+def _check_torch(path: Path, head: bytes) -> None:
+    """Raise DumpError where a file, or what a gzip holds, is no torch save by its first bytes: no switch would help to read it."""
+    if head.startswith(PICKLE) and TORCH_MAGIC not in head:
+        text = f"{path}: a plain pickle, which torch.save did not write. It is not read: save the same value with torch.save."
+        raise DumpError(text, "foreign objects")
+    if not head.startswith((ZIP, PICKLE)):
+        inside = (
+            "another gzip: unpack it once" if head.startswith(GZIP) else f"no torch save: it starts with {head[:16]!r}. Check what wrote it"
+        )
+        raise DumpError(f"{path}: the gzip holds {inside}.")
+
+
+def _unpacked(path: Path, size: int) -> io.BytesIO:
     """A gzip's content, read once: torch seeks in what it loads, and in a gzip each step back unpacks it again from the start."""
+    most = min(MAX_UNPACKED, max(SMALL, MAX_RATIO * size))
     with gzip.open(path) as file:
-        content = file.read(MAX_UNPACKED + 1)
-    if len(content) > MAX_UNPACKED:
-        raise _too_large(path)
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise _too_large(path, most)
     return io.BytesIO(content)
 
 
@@ -122,12 +143,12 @@ def _all_stored(path: Path) -> bool:
     except (zipfile.BadZipFile, ValueError, NotImplementedError):
         return False  # torch says what is wrong with it
     if sum(entry.file_size for entry in packed) > MAX_UNPACKED:
-        raise _too_large(path)
+        raise _too_large(path, MAX_UNPACKED)
     return not packed
 
 
-def _too_large(path: Path) -> DumpError:
-    text = f"{path}: unpacks to more than {MAX_UNPACKED / 2**30:g} GiB, which is not read into memory. Save one sample a file."
+def _too_large(path: Path, most: int) -> DumpError:
+    text = f"{path}: unpacks to more than {most / 2**30:g} GiB, which is not read into memory. Save one sample a file."
     return DumpError(text, "too large")
 
 
