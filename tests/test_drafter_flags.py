@@ -45,3 +45,11 @@ def test_nothing_to_leave_out_changes_nothing(has, lacks, flags):
     drafter = tiny_drafter()
     own, skipped = confidences(drafter, BASE, replace(BASE, flags=flags))
     np.testing.assert_array_equal(own, skipped)
+
+
+def test_further_layers_normed_without_their_gain_are_layers_of_gain_one():
+    drafter = tiny_drafter(num_layers=2)
+    own, skipped = confidences(drafter, BASE, replace(BASE, flags=Flags(skip_further_gain=True)))
+    assert np.abs(own - skipped).max() > 0.05
+    drafter.stack[1].input_layernorm.weight.fill_(1.0)
+    np.testing.assert_array_equal(skipped, confidences(drafter, BASE)[0])

@@ -162,6 +162,7 @@ def test_sets_of_variants():
         "identity vocabulary map",
     ]
     every = {"norm_output": True, "norm_before_residual": True, "fc_norm": True, "layer_type": "qwen3", "attention_bias": True}
+    every |= {"num_layers": 2}
     assert [v.name for v in other_choices(BASE, tiny_config(**every), mapped=False)][2:] == [
         "the next step starts from the pre-norm state",
         "residual before hidden_norm",
@@ -169,6 +170,7 @@ def test_sets_of_variants():
         "no norm before fc",
         "no norm of queries and keys",
         "no bias in attention",
+        "no gain in further layers' input norm",
     ]
     assert Variant((EMBEDDING, 1), flags=Flags()).name == "feed embedding, slot 1; all flags off"
 

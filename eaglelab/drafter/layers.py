@@ -116,7 +116,7 @@ class DraftLayer(nn.Module):
         embeds: [R, H]; None in a further layer, whose input is [R, H].
         """
         if embeds is None:
-            return self.input_layernorm(hidden), hidden
+            return self.input_layernorm(hidden, flags.skip_further_gain), hidden
         normed = self.hidden_norm(hidden)
         return torch.cat([self.input_layernorm(embeds), normed], dim=-1), normed if flags.norm_before_residual else hidden
 

@@ -26,6 +26,8 @@ class Flags:
     """q_norm and k_norm are left out: SGLang drops the two weights of a qwen3 layer."""
     skip_attention_bias: bool = False
     """The biases of q, k and v are left out, as SGLang does; in an MLA layer all of them, as both engines do."""
+    skip_further_gain: bool = False
+    """Further layers norm their input with a gain of one: SGLang norms it by a hidden_norm that no checkpoint has, not by input_layernorm."""
 
     @classmethod
     def of(cls, config: DrafterConfig) -> Flags:
@@ -41,10 +43,11 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
         self.eps = eps
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, skip_gain: bool = False) -> Tensor:
         wide = x.float()
         scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-        return self.weight * (wide * scale).to(x.dtype)
+        normed = (wide * scale).to(x.dtype)
+        return normed if skip_gain else self.weight * normed
 
 
 class Rotary(nn.Module):

@@ -76,7 +76,8 @@ class SequentialDrafter:
         x = torch.cat([self._norm("midlayer.input_layernorm.weight", embedded), normed])
         out = self._layer(0, "midlayer", x, normed if self.flags.norm_before_residual else hidden)
         for i in range(1, self.config.num_layers):
-            out = self._layer(i, f"layers.{i}", self._norm(f"layers.{i}.input_layernorm.weight", out), out)
+            gain = None if self.flags.skip_further_gain else f"layers.{i}.input_layernorm.weight"
+            out = self._layer(i, f"layers.{i}", self._norm(gain, out), out)
         self.filled += 1
         final = self._norm("norm.weight", out)
         logits = self.weights["lm_head.weight"] @ (out if self.flags.skip_final_norm else final)
@@ -142,6 +143,7 @@ class SequentialDrafter:
         out = self.weights[f"{name}.weight"] @ x
         return out + self.weights[f"{name}.bias"] if biased and f"{name}.bias" in self.weights else out
 
-    def _norm(self, name: str, x: Tensor) -> Tensor:
+    def _norm(self, gain: str | None, x: Tensor) -> Tensor:
         wide = x.float()
-        return self.weights[name] * (wide / (wide.pow(2).mean(-1, keepdim=True) + self.config.rms_norm_eps).sqrt()).to(x.dtype)
+        normed = (wide / (wide.pow(2).mean(-1, keepdim=True) + self.config.rms_norm_eps).sqrt()).to(x.dtype)
+        return normed if gain is None else self.weights[gain] * normed

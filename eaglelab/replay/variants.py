@@ -112,6 +112,8 @@ def turned_flags(config: DrafterConfig) -> dict[str, Flags]:
         turned["no norm of queries and keys"] = {"skip_qk_norm": True}
     if config.attention_bias:
         turned["no bias in attention"] = {"skip_attention_bias": True}
+    if config.num_layers > 1:
+        turned["no gain in further layers' input norm"] = {"skip_further_gain": True}
     return {name: replace(flags, **change) for name, change in turned.items()}
 
 
@@ -122,6 +124,7 @@ DOES = {
     "skip_fc_norms": ("norms before fc", "leaves out the norm before fc"),
     "skip_qk_norm": ("norms queries and keys", "leaves out q_norm and k_norm"),
     "skip_attention_bias": ("adds the attention's biases", "leaves out the attention's biases"),
+    "skip_further_gain": ("norms further layers' input with their gain", "norms further layers' input with a gain of one"),
 }
 """Field of `Flags` -> what somebody does who has it off, on."""
 
