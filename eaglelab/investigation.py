@@ -16,6 +16,18 @@ from eaglelab.wiring import FINAL, Boundary, Wiring
 
 __all__ = ["Feeds", "Investigation", "NotGiven"]
 
+OTHER_STATES = (
+    "no match",
+    "shifted",
+    "swapped rows",
+    "without residual",
+    "rotated basis",
+    "permuted channels",
+    "in between",
+    "other tokens",
+)
+"""Kinds of anomalies of a slot that fits no boundary on its own tokens: no choice of the target's can be had from it."""
+
 if TYPE_CHECKING:  # torch, pandas and transformers load with the parts that need them
     from eaglelab.drafter.embedding import EmbeddingRows
     from eaglelab.drafter.model import Flags
@@ -43,10 +55,43 @@ class Investigation(OpenedCase):
 
     @cached_property
     def judge(self) -> Judge:
-        """What counts as right: the target's own choice where its lm_head is at hand, else the text."""
+        """What counts as right: the target's own choice where its lm_head is at hand and the last state is one, else the text."""
         from eaglelab.replay import Judge
 
-        return Judge(self.dump.feed.last, self.head, measure=lambda: self.last_state)
+        head = None if self.dump.feed.last is None else self.head
+        return Judge(self.dump.feed.last, None if head is None or self.last_fault else head, measure=lambda: self.last_state)
+
+    @cached_property
+    def last_fault(self) -> str:
+        """Why the target's choices cannot be had from the last slot; "" where they can, as far as anything tells."""
+        from eaglelab.wiring import boundary_name
+
+        slot, identified = self.dump.feed.last, self.identified_last
+        if isinstance(identified, int) and identified != (layers := self.identification.num_layers):
+            return f"slot {slot} goes as the last state and holds {boundary_name(identified, layers)}"
+        try:
+            if self.last_state.twice:
+                return f"slot {slot} was normed twice in the dump"
+        except NotGiven:
+            pass
+        if identified is None and (kinds := self._fits_no_boundary(slot)):
+            return f"slot {slot} goes as the last state and fits no boundary of the target up to final ({', '.join(kinds)})"
+        return ""
+
+    def _fits_no_boundary(self, slot: int) -> list[str]:
+        """What a slot is instead, where it was compared with all boundaries up to final and fits none; empty where that cannot be said."""
+        try:
+            found = self.identification
+        except ValueError:
+            return []
+        if FINAL not in found.boundaries:
+            return []
+        ends = (found.num_layers, FINAL)
+        return [
+            a.kind
+            for a in found.anomalies
+            if a.slot == slot and (a.kind in OTHER_STATES or (a.kind == "scaled" and a.boundary not in ends))
+        ]
 
     @cached_property
     def last_state(self) -> LastState:
@@ -90,9 +135,13 @@ class Investigation(OpenedCase):
 
     @property
     def last_boundary(self) -> Boundary:
-        """What the last state is: by comparison with the target where that tells, else by `last_state`. None where neither can."""
-        if self.identified_last is not None:
-            return self.identified_last
+        """What the last state is: by comparison with the target where that tells, else by `last_state`. None where neither can, or where it
+        is none of the target's."""
+        identified = self.identified_last
+        if isinstance(identified, int):
+            return identified
+        if self.last_fault or identified is not None:
+            return None if self.last_fault else identified
         try:
             normed = self.last_state.normed
         except NotGiven:
@@ -351,6 +400,8 @@ class Investigation(OpenedCase):
         from eaglelab.replay import Judge, replay
         from eaglelab.replay.answers import trained_positions
 
+        if self.last_fault:
+            raise NotGiven("a last state to judge by", f"{self.last_fault}: see dump.last_state")
         if self.last_state.normed is None or self.judge.head is None or self.judge.head.norm is None:
             raise NotGiven(
                 "the target's final norm and lm_head", "`[target] path` names the target's checkpoint; two tensors of it are enough"

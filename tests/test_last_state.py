@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from case_builder import VOCAB, build_case, make_world, one_hot, readout
+from case_builder import VOCAB, boundary_states, build_case, make_world, one_hot, readout
 from safetensors.torch import load_file, save_file
 from tiny_drafters import H, V, tiny_sample
+from transformers import AutoModelForCausalLM
 
 from eaglelab.checks import findings
 from eaglelab.engines.conventions import Engine
@@ -16,6 +17,7 @@ from eaglelab.findings import Status
 from eaglelab.investigation import Investigation
 from eaglelab.replay.answers import Judge, TargetHead
 from eaglelab.replay.last_state import measure_last_state
+from eaglelab.target import TensorSource
 from eaglelab.target.norms import FinalNorm
 from eaglelab.wiring import FINAL
 
@@ -44,15 +46,15 @@ def test_normed_or_not(kind, given, dtype):
     samples, lm_head = spoken(kind, GAIN, dtype=dtype)
     norm = FinalNorm(GAIN) if given != "lm_head" else None
     found = measure_last_state(samples, 3, norm, lm_head if given != "norm" else None)
-    if given == "lm_head" and kind == "N":
-        assert found.normed is not False  # one way alone: it says the text in part, or nothing is told
+    if given == "lm_head":  # its scale changes no argmax: what is right as it is may need the norm all the same
+        assert (found.normed, found.ground, found.test) == (None, "", None)
+        assert "needs norm.weight" in found.why
         return
     assert found.normed is (kind == "final")
-    assert found.ground == ("lm_head" if given == "lm_head" or (given == "both" and kind == "N") else "values")
+    assert found.ground == ("lm_head" if given == "both" and kind == "N" else "values")
     if given == "both":
         assert found.rate("as it is" if kind == "final" else "normed") > 0.9
-        assert found.right["as it is"][1] == found.right["normed"][1] == 3 * 36
-    assert (found.test is None) == (given == "lm_head")
+        assert {n for _, n in found.right.values()} == {3 * 36}
 
 
 def test_neither_tensor_tells_nothing():
@@ -96,6 +98,49 @@ def test_a_normed_state_times_a_constant_is_taken_as_lm_head_takes_it():
     found = measure_last_state(scaled, 3, FinalNorm(GAIN), lm_head)
     assert found.test.multiplied
     assert (found.normed, found.ground) == (True, "lm_head")
+
+
+@pytest.mark.parametrize("constant", [False, True], ids=["a gain", "a constant gain"])
+def test_a_normed_state_times_a_constant_alone_is_not_taken_for_one_before_the_norm(constant):
+    gain = torch.full((H,), 2.0) if constant else GAIN
+    samples, lm_head = spoken("final", gain)
+    scaled = [replace(s, slots=(*s.slots[:3], s.slots[3] / 12)) for s in samples]
+    found = measure_last_state(scaled, 3, FinalNorm(gain), lm_head if constant else None)
+    assert found.test.multiplied
+    assert (found.normed, found.ground) == (None, "")
+    assert "after a norm, times a constant" in found.why
+
+
+def twice(samples, norm):
+    return [replace(s, slots=(*s.slots[:3], norm(s.slots[3].float()).to(s.slots[3].dtype))) for s in samples]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn], ids=str)
+def test_a_state_normed_twice_has_the_same_rms_and_is_told_by_lm_head(dtype):
+    samples, lm_head = spoken("final", GAIN)
+    doubled = [replace(s, slots=(*s.slots[:3], s.slots[3].to(dtype))) for s in twice(samples, FinalNorm(GAIN))]
+    found = measure_last_state(doubled, 3, FinalNorm(GAIN), lm_head)
+    assert found.test.normed  # what made it pass
+    assert (found.normed, found.twice) == (None, True)
+    assert found.rate("without the gain") > 0.9
+
+
+def test_a_state_that_says_more_when_normed_again_is_never_taken_for_normed():
+    """The values are those of a normed state, and lm_head fits the next norm's."""
+    samples, lm_head = spoken("final", GAIN)
+    states = [FinalNorm(GAIN)(lm_head[s.token_ids.roll(-1)] / GAIN**2) for s in samples]
+    made = [replace(s, slots=(*s.slots[:3], h)) for s, h in zip(samples, states, strict=True)]
+    found = measure_last_state(made, 3, FinalNorm(GAIN), lm_head)
+    assert found.test.normed
+    assert found.rate("normed") > found.rate("as it is")
+    assert (found.normed, found.twice) == (None, False)
+
+
+@pytest.mark.parametrize(("gain", "says"), [(0.0, "zero in all of 24"), (torch.nan, "NaN or infinite in 24 of 24")])
+def test_a_norm_without_numbers_is_an_error_in_words(gain, says):
+    samples, lm_head = spoken("final", GAIN)
+    with pytest.raises(ValueError, match=says):
+        measure_last_state(samples, 3, FinalNorm(torch.full((H,), gain)), lm_head)
 
 
 def test_a_state_that_is_neither():
@@ -276,7 +321,7 @@ def partial_target(folder, world, *kept):
     ("kept", "normed", "ground"),
     [
         (("model.norm.weight",), True, "values"),
-        (("lm_head.weight",), True, "lm_head"),
+        (("lm_head.weight",), None, ""),
         (("model.norm.weight", "lm_head.weight"), True, "values"),
     ],
 )
@@ -286,7 +331,7 @@ def test_single_tensors_of_the_target_are_enough(world, tmp_path, kept, normed, 
     inv = Investigation(str(case))
     inv.case = replace(inv.case, target=replace(inv.case.target, path=folder))
     assert (inv.last_state.normed, inv.last_state.ground) == (normed, ground)
-    assert inv.last_boundary == FINAL
+    assert inv.last_boundary == (FINAL if normed else None)
 
 
 def test_the_sketch_alone_tells_it_by_comparison(world, tmp_path):
@@ -294,6 +339,64 @@ def test_the_sketch_alone_tells_it_by_comparison(world, tmp_path):
     assert (finding.status, finding.numbers["ground"], finding.numbers["normed"]) == (Status.PASS, "comparison", False)
     absent = look(build_case(tmp_path / "none", world, slots=[1, 3, 5, 6], target="none"), "dump.last_state")["dump.last_state"]
     assert absent.status is Status.NOT_GIVEN
+
+
+@pytest.fixture(scope="module")
+def gained(tmp_path_factory):
+    """A target whose final norm's gain differs from channel to channel so that a second norm changes its choices."""
+    world = make_world(tmp_path_factory.mktemp("gained"), seed=11)
+    model = AutoModelForCausalLM.from_pretrained(world.folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        gain = model.model.norm.weight
+        gain.copy_(torch.exp(1.5 * torch.randn(gain.shape, generator=torch.Generator().manual_seed(1))))
+        world.states = [boundary_states(model, ids) for ids in world.texts]
+        said = one_hot(torch.cat([ids[1:] for ids in world.texts]), VOCAB)
+        model.lm_head.weight.copy_(readout(world.stacked(FINAL, drop=1), said))
+    model.save_pretrained(world.folder)
+    return world
+
+
+@pytest.mark.parametrize("way", ["path", "tensors"])
+def test_a_last_state_normed_twice_in_the_dump_judges_nothing(gained, tmp_path, way):
+    norm = TensorSource(gained.folder).norm
+
+    def spoil(sample, i):
+        sample["hidden_states"][3] = norm(sample["hidden_states"][3])
+
+    case = build_case(tmp_path, gained, slots=[1, 3, 5, FINAL], spoil=spoil)
+    inv = Investigation(str(case), way="tensors" if way == "tensors" else "auto")
+    by_id = {f.id: f for f in findings(inv, "dump.last_state", "drafter.vocabulary.coverage", "replay.works", "replay.targets")}
+    assert by_id["dump.last_state"].status is Status.FAIL
+    assert by_id["dump.last_state"].title.startswith("The last state was normed twice in the dump; by lm_head it says the text: as it is ")
+    assert "config.final_norm" not in by_id
+    assert inv.dump_wiring[3] is None
+    assert inv.judge.head is None
+    assert "by the text's tokens" in by_id["drafter.vocabulary.coverage"].evidence
+    assert "judged by the text's token" in by_id["replay.works"].evidence
+    assert by_id["replay.targets"].status is Status.NOT_GIVEN
+    assert "normed twice" in by_id["replay.targets"].next + by_id["replay.targets"].title
+
+
+def test_a_slot_of_another_layer_that_goes_as_the_last_state_judges_nothing(world, tmp_path):
+    inv = Investigation(str(build_case(tmp_path, world, slots=[1, 3, 5, 2])))
+    by_id = {f.id: f for f in findings(inv, "dump.last_state", "drafter.vocabulary.coverage", "replay.works")}
+    assert by_id["dump.last_state"].status is Status.FAIL
+    assert inv.judge.head is None
+    assert by_id["drafter.vocabulary.coverage"].numbers["judged_by"] == "the text's token"
+    assert "judged by the text's token" in by_id["replay.works"].evidence
+
+
+def test_a_last_state_that_fits_no_boundary_never_passes(world, tmp_path):
+    """One row late: after a norm by its values, and the choice of another place."""
+
+    def spoil(sample, i):
+        sample["hidden_states"][3] = sample["hidden_states"][3].roll(1, dims=0)  # another row's
+
+    inv = Investigation(str(build_case(tmp_path, world, slots=[1, 3, 5, FINAL], spoil=spoil)))
+    (finding,) = [f for f in findings(inv, "dump.last_state") if f.id == "dump.last_state"]
+    assert finding.status is Status.CANNOT_TELL
+    assert "fits no boundary of the target" in finding.title
+    assert inv.judge.head is None
 
 
 def test_a_dump_without_a_last_state(world, tmp_path):

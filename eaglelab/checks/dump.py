@@ -88,6 +88,9 @@ def layout(inv: Investigation) -> Iterator[Finding]:
         title = f"A {inv.dump.format} dump implies no layers by itself"
         yield Finding("dump.format", title, Status.NOT_APPLICABLE, claim="" if implied is None else f"{implied.describe()}.")
         return
+    if not inv.dump.feed.aux:
+        yield Finding("dump.format", f"A {inv.dump.format} dump holds no aux slots", Status.NOT_APPLICABLE, claim=f"{implied.describe()}.")
+        return
     layers = inv.num_layers
     if layers is None:
         raise NotGiven("the number of the target's layers", "`[target] config` names its config.json")
@@ -147,25 +150,42 @@ def _normed(inv: Investigation, slot: int, identified: Boundary, measured: LastS
     stated = flagged or (implied.last_state if implied is not None else None)
     other = None not in (stated, normed) and (stated == "final") != normed
     writer = "" if stated is None else "The files say themselves" if flagged else f"{implied.writer} writes"
-    says = {way: measured.rate(way) for way in ("as it is", "normed")} if measured else {}
+    says = {way: measured.rate(way) for way in measured.right or ()} if measured else {}
     rate = says.get("normed" if normed is False else "as it is")
     contradicted = measured is not None and None not in (identified, measured.normed) and normed != measured.normed
     untrained = measured is not None and measured.right is not None and rate is None
     weak = rate is not None and rate < (SAYS_MOST if measured.ground == "lm_head" else SAYS_SOME)
-    tried = ", ".join(f"{way}{' again' if normed and way == 'normed' else ''} {r:.1%}" for way, r in says.items() if r is not None)
-    if other and (flagged or implied.certain):
+    tried = ", ".join(
+        f"{way}{' again' if normed is not False and way == 'normed' else ''} {r:.1%}" for way, r in says.items() if r is not None
+    )
+    if measured is not None and measured.twice:
+        status = Status.FAIL
+        todo = "Dump the state as the target gives it, without another norm, and train again: its targets were not the target's choices."
+    elif inv.last_fault:
+        status, todo = Status.CANNOT_TELL, "Is the target the one that made the dump? If it is, dump the last state again."
+    elif other and (flagged or implied.certain):
         status, todo = (
             Status.FAIL,
             f"{inv.dump.format} readers take it for the state {STATES[stated]}: convert the slot, or tell the trainer.",
         )
-    elif contradicted or boundary is None:
+    elif contradicted:
         status, todo = Status.CANNOT_TELL, "Comparison and numbers disagree: is the target the right one?"
+    elif boundary is None:
+        status, todo = Status.CANNOT_TELL, "Both norm.weight and lm_head of the target's folder tell it, or a comparison with a sketch."
     elif untrained or weak:
         status = Status.CANNOT_TELL
         todo = "Mend the loss mask, or read more samples." if untrained else "Is the text the target's own, and the target the right one?"
     else:
         status, todo = Status.PASS, "A trainer that goes by the format treats it wrongly: name yours under `[training]`." if other else ""
-    where = "cannot be told from normed or not" if normed is None else f"is {STATES['final' if normed else 'N']}"
+    where = (
+        "was normed twice in the dump"
+        if measured is not None and measured.twice
+        else "fits no boundary of the target"
+        if inv.last_fault
+        else "cannot be told to be normed or not"
+        if normed is None
+        else f"is {STATES['final' if normed else 'N']}"
+    )
     return Finding(
         id="dump.last_state",
         title=f"The last state {where}" + (f"; by lm_head it says the text: {tried}" if tried else ""),
@@ -176,6 +196,7 @@ def _normed(inv: Investigation, slot: int, identified: Boundary, measured: LastS
         numbers={
             "identified": identified,
             "normed": normed,
+            "twice": measured is not None and measured.twice,
             "stated": stated,
             "ground": "comparison" if identified is not None else measured.ground,
             "rms": measured.test.rms if measured and measured.test else None,
@@ -198,6 +219,14 @@ def _looks(identified: Boundary, measured: LastState | None, inv: Investigation)
     if measured is not None and measured.right:
         counts = ", ".join(f"{way} {right} of {n}" for way, (right, n) in measured.right.items())
         yield f"lm_head's argmax is the text's next token: {counts}."
+    if measured is not None and measured.why:
+        yield (
+            f"Not told by the numbers: {measured.why}."
+            if not measured.twice
+            else "A norm once more leaves that RMS at 1; lm_head tells them apart."
+        )
+    if inv.last_fault:
+        yield f"What counts as right is therefore the text's token, not the target's choice: {inv.last_fault}."
 
 
 def _not_last(slot: int, identified: int, num_layers: int | None) -> Finding:

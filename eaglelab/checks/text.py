@@ -46,7 +46,7 @@ def around_start(inv: Investigation) -> pd.DataFrame:
     from eaglelab.dumps import mask
 
     _need_masks(inv)
-    head = inv.head if inv.dump.feed.last is not None else None
+    head = inv.judge.head
 
     def said(samples: list[Any], positions: list[Any]) -> list[Any]:
         from eaglelab.target.head import target_choice

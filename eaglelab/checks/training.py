@@ -117,6 +117,8 @@ def _beside_the_replay(inv: Investigation, claimed: list[Row]) -> Finding:
     _ready(inv)
     if any(s.loss_mask is None for s in inv.samples):
         raise NotGiven("the samples' loss mask", "a trainer counts by it: dump it with the states")
+    if inv.last_fault:
+        raise NotGiven("a last state to judge by", f"{inv.last_fault}: a trainer's targets came out of it; see dump.last_state")
     if inv.judge.head is None:
         raise NotGiven("the target's lm_head", "`[target] path`: a trainer counts the target's own choice as right, not the text")
     own = inv.own_replay.counts

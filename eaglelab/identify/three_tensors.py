@@ -28,15 +28,21 @@ RMS_TOLERANCE = 0.02
 SPREAD_TOLERANCE = 0.005
 """How far apart the 5 and 95 % points of the RMS over tokens may be, beside rounding. A norm makes it constant; what was never
 normed varies by percents from token to token (by 2.7 % even for independent Gaussian values at H = 7168)."""
+TWICE = 3.0
+"""Standard deviations by which the state without its gain must lead before a norm is called one too many."""
 DOMINANT = 0.5
 """A channel with more than this share of a token's energy makes the RMS nearly constant by itself: no proof of a norm."""
 
 
 def find_normed(samples: Sequence[Any], names: Sequence[str], judged: list[list[Judgement]], source: TensorSource) -> None:
-    """Say `final` for slots that are not the embedding and have the final norm's gain: RMS of h / w is 1 in every token."""
-    looked_up: set[str] = set()
-    for sample, line in zip(samples, judged, strict=True):
-        for name, judgement in zip(names, line, strict=True):
+    """Say `final` for slots that are not the embedding and have the final norm's gain: RMS of h / w is 1 in every token.
+
+    It is so once more where a state was normed twice. There lm_head says the text by the state without the gain, and the slot is not named.
+    """
+    for s, name in enumerate(names):
+        normed = []
+        for sample, line in zip(samples, judged, strict=True):
+            judgement = line[s]
             if judgement.boundary is not None or not judgement.tested or judgement.kind is not None:
                 continue
             states = sample.slots[sample.slot_names.index(name)]  # [T, H]
@@ -48,9 +54,24 @@ def find_normed(samples: Sequence[Any], names: Sequence[str], judged: list[list[
                 continue
             judgement.boundary = FINAL
             judgement.reason = f"RMS of h / norm.weight is {test.rms:.4f} in every token (spread {test.spread:.2g}): the final-normed state"
-            if sample.key in looked_up or len(looked_up) < NEXT_TOKEN_SAMPLES:
-                looked_up.add(sample.key)
-                _add_next_tokens(judgement, *next_token_test(sample, states, source.lm_head))
+            normed.append((sample, states, judgement))
+        _by_next_tokens(normed, source)
+
+
+def _by_next_tokens(normed: list[tuple[Any, Tensor, Judgement]], source: TensorSource) -> None:
+    """What lm_head says by one slot of the first samples: beside their reasons, and whether all of them were normed twice."""
+    as_is, without = [], []
+    for sample, states, judgement in normed[:NEXT_TOKEN_SAMPLES]:
+        once = next_token_test(sample, states, source.lm_head)
+        as_is.append(once)
+        without.append(next_token_test(sample, without_gain(states, source.norm), source.lm_head))
+        _add_next_tokens(judgement, int(once.sum()), len(once))
+    if as_is and ahead(torch.cat(without), torch.cat(as_is), TWICE):
+        right, other, n = (int(torch.cat(without).sum()), int(torch.cat(as_is).sum()), len(torch.cat(as_is)))
+        for _, _, judgement in normed:
+            judgement.boundary, judgement.kind, judgement.found = None, "normed twice", FINAL
+            judgement.reason = f"the final-normed state, normed once more: lm_head says the text in {right} of {n} rows without the gain, as it is in {other}"
+            judgement.numbers = {"without_gain_right": right, "next_token_right": other, "next_token_of": n}
 
 
 def _add_next_tokens(judgement: Judgement, right: int, tokens: int) -> None:
@@ -58,6 +79,31 @@ def _add_next_tokens(judgement: Judgement, right: int, tokens: int) -> None:
     judgement.reason += f"; its argmax is the text's next token in {right} of {tokens} rows"
     if right < FEW_RIGHT * tokens:
         judgement.reason += ", which is few: are these rows of these tokens?"
+
+
+def ahead(one: Tensor, other: Tensor, sigmas: float = 2.0) -> bool:
+    """Whether the first of two ways is right more often, beyond chance: McNemar's test on the same rows. one, other: [n] bool."""
+    only = one.int() - other.int()
+    return int(only.sum()) > sigmas * float(only.abs().sum()) ** 0.5
+
+
+def without_gain(states: Tensor, norm: FinalNorm) -> Tensor:
+    """[T, H] to [T, H] float32: (h - bias) ÷ gain, its largest value 1. Of a state that was normed twice it is the once-normed one, but for
+    a factor a token, which no argmax sees. Channels that the gain shuts are zero in both."""
+    bias, kept = 0 if norm.bias is None else norm.bias, _kept(norm.gain)
+    z = torch.where(kept, (states.float() - bias) / norm.gain.where(kept, 1.0), 0.0)  # [T, H]
+    return z / z.abs().amax(-1, keepdim=True).clamp_min(1e-30)
+
+
+def _kept(gain: Tensor) -> Tensor:
+    """[H] bool: channels that are not as good as shut. Raises ValueError for a gain that is no number, or zero throughout."""
+    if not bool(gain.isfinite().all()) or not bool(gain.any()):
+        bad = int((~gain.isfinite()).sum())
+        raise ValueError(
+            f"the final norm's weight is {f'NaN or infinite in {bad}' if bad else 'zero in all'} of {len(gain)} channels: no state can be held "
+            "against it; download the target's checkpoint again"
+        )
+    return gain.abs() > SMALL_GAIN * gain.abs().median()
 
 
 @dataclass(frozen=True)
@@ -83,7 +129,7 @@ def normed_test(states: Tensor, norm: FinalNorm) -> NormedTest:
     gain, bias = norm.gain, norm.bias
     if states.shape[-1] != len(gain):
         raise ValueError(f"states are {states.shape[-1]} wide, the final norm {len(gain)}: they are not of the same target")
-    kept = gain.abs() > SMALL_GAIN * gain.abs().median()  # [H]
+    kept = _kept(gain)  # [H]
     rms, mean, top = _rms_of_quotient(states, gain[kept], 0 if bias is None else bias[kept], kept)  # [T] each
     good = rms.isfinite() & (rms > 0)
     low, middle, high, channels = *_quantiles(rms[good], 0.05, 0.5, 0.95), max(1, int(kept.sum()))
@@ -112,8 +158,8 @@ def _quantiles(values: Tensor, *shares: float) -> list[float]:
     return values.double().quantile(torch.tensor(shares).double()).tolist() if len(values) else [float("nan")] * len(shares)
 
 
-def next_token_test(sample: Any, states: Tensor, lm_head: Any) -> tuple[int, int]:
-    """(right, of): in how many rows the argmax of final-normed `states` [T, H] over the vocabulary is the sample's own next token.
+def next_token_test(sample: Any, states: Tensor, lm_head: Any) -> Tensor:
+    """[n] bool: in which rows the argmax of final-normed `states` [T, H] over the vocabulary is the sample's own next token.
 
     Row t counts when token t+1 is trained (all tokens where the mask is unknown), at most NEXT_TOKEN_ROWS of them, spread evenly.
     """
@@ -123,4 +169,4 @@ def next_token_test(sample: Any, states: Tensor, lm_head: Any) -> tuple[int, int
     if len(rows) > NEXT_TOKEN_ROWS:
         rows = rows[torch.linspace(0, len(rows) - 1, NEXT_TOKEN_ROWS).round().long()]
     argmax, _ = target_argmax(take_rows(states, rows).float(), lm_head)  # [n]
-    return int((argmax == sample.token_ids[rows + 1]).sum()), len(rows)
+    return argmax == sample.token_ids[rows + 1]
