@@ -14,6 +14,7 @@ from typing import Any
 
 from eaglelab import __version__
 from eaglelab.findings import Finding, Status, exit_code, plain
+from eaglelab.opened import NotGiven
 
 MARKS = {
     Status.PASS: "ok",
@@ -42,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # `eaglelab … | head`: the reader has gone
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - so that closing it at exit says nothing
         return 0
-    except (ValueError, LookupError, OSError) as error:
+    except (ValueError, NotGiven, OSError) as error:
         # Every room's own errors are ValueErrors (or NotGiven) with a text for the user.
         if args.json:
             print_json({"error": str(error), "kind": type(error).__name__})

@@ -25,7 +25,10 @@ def load_tokenizer(path: str | os.PathLike | None) -> Any | None:
     from transformers import AutoTokenizer  # late: it takes seconds to import
 
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        if not any((folder / name).is_file() for name in type(tokenizer).vocab_files_names.values()):
+            raise ValueError("its vocabulary is absent")  # for some models transformers makes an empty one out of the config alone
+        return tokenizer
     except Exception as error:  # transformers raises many kinds for a folder without a tokenizer
         held = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]

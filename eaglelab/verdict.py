@@ -24,7 +24,7 @@ FLAGS = {f"config.{flag}" for flag in ("norm_before_residual", "norm_before_fc",
 def verdict(findings: Iterable[Finding], inv: Investigation) -> Verdict:
     """Faults are named in the order of the data's way: drafter, dump, wiring, training. All that are found are named."""
     by_id = {f.id: f for f in findings}
-    faults = [fault for look in (_drafter, _dump, _wiring, _training, _config) if (fault := look(by_id, inv)) is not None]
+    faults = [fault for look in (_drafter, _dump, _text, _wiring, _training, _config) if (fault := look(by_id, inv)) is not None]
     if not faults:
         return _no_fault(by_id, inv)
     stages = list(dict.fromkeys(f.stage for f in faults))
@@ -38,10 +38,12 @@ def _status(by_id: dict[str, Finding], key: str) -> Status | None:
 
 
 def _drafter(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
-    bad = [by_id[k] for k in ("drafter.complete", "drafter.vocabulary", "drafter.vocabulary.other") if _status(by_id, k) is FAIL]
+    bad = [f for f in by_id.values() if f.id.startswith("drafter.") and f.status is FAIL]
     if not bad:
         return None
-    return Verdict("training", "sure", " ".join(f"{f.title}. {f.next}" for f in bad))
+    certain = {f.id for f in bad} & {"drafter.complete", "drafter.vocabulary"}  # by name and by number, whatever the text
+    sure = certain and _status(by_id, "replay.works") is not PASS  # a drafter that works on its own contradicts them
+    return Verdict("training", "sure" if sure else "likely", " ".join(f"{f.title}. {f.next}" for f in bad))
 
 
 def _dump(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
@@ -53,6 +55,12 @@ def _dump(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     if not bad:
         return None
     return Verdict("dump", "likely", " ".join(f"{f.title}. {f.next}" for f in bad))
+
+
+def _text(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
+    """What was trained on: the mask and the text. The states may be whole all the same."""
+    bad = [by_id[k] for k in ("text.mask", "text.shift", "text.faults", "text.tokens") if _status(by_id, k) is FAIL]
+    return Verdict("dump", "likely", " ".join(f"{f.title}. {f.next}" for f in bad)) if bad else None
 
 
 def _broken_share(health: Finding) -> float:
@@ -120,9 +128,13 @@ def _changes(ids: dict[str, Any], inv: Investigation) -> tuple[Change, ...]:
 def _training(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     replayed = ("replay.works", "replay.order", "replay.choices", "replay.targets")
     reordered = _status(by_id, "wiring.match") is FAIL and _another_feed(by_id, inv) is not None  # said there
+    others = any(look(by_id, inv) is not None for look in (_drafter, _dump, _text))
     if _dump(by_id, inv) is not None or reordered:
         replayed = ()  # on broken states no drafter can be judged
     bad = [by_id[k] for k in (*replayed, "config.final_norm", "config.training_residual") if _status(by_id, k) is FAIL]
+    printed = by_id.get("training.metric")
+    if printed is not None and printed.status is FAIL and not bad and not others:
+        bad = [printed]  # behind every other fault: each of them alone makes another number than the trainer's
     if not bad:
         return None
     families = {f.id.split(".")[0] for f in bad}  # the trainer's habit and the replay: two independent witnesses
@@ -153,11 +165,17 @@ def _no_fault(by_id: dict[str, Finding], inv: Investigation) -> Verdict:
     expected = by_id.get("replay.expected")
     reach = f" {expected.title}." if expected is not None and expected.status is PASS else ""
     wrong = [f.title for f in by_id.values() if f.id.startswith(("wiring.claims", "dump.format")) and f.status is FAIL]
-    aside = f" What is said of the dump is wrong, though the config is right: {'; '.join(wrong)}. Mend the label." if wrong else ""
+    right = _status(by_id, "wiring.match") is PASS
+    but = ", though the config is right" if right else ""
+    aside = f" What is said of the dump is wrong{but}: {'; '.join(wrong)}." + " Mend the label." * right if wrong else ""
     health = by_id.get("dump.health")
     if health is not None and health.status is FAIL:
         aside += f" Some files are bad: {health.title}."
     questions = "; ".join(_distinct(open_questions))
+    failing = [f.title for f in by_id.values() if f.status is FAIL and f.title not in aside]
+    aside += f" Also failing: {'; '.join(failing)}." if failing else ""
+    # That there is nothing to hold a mask against is no sign against it.
+    doubts = failing or [f for f in open_questions if f.id != "text.shift" or f.numbers.get("by", "error")]
     if _status(by_id, "wiring.match") is PASS and _status(by_id, "replay.works") is PASS:
         text = (
             f"The engine feeds what the drafter was trained on, and the drafter works on its own.{reach}{aside} A lower accept length is "
@@ -165,7 +183,7 @@ def _no_fault(by_id: dict[str, Finding], inv: Investigation) -> Verdict:
         )
         left = f" Still open: {questions}." if questions else ""
         few = inv.dump is not None and len(inv.samples) < FEW_SAMPLES
-        return Verdict("none found", "likely" if questions or few else "sure", text + left)
+        return Verdict("none found", "likely" if doubts or few else "sure", text + left)
     if not open_questions and "dump.health" not in by_id and not missing:  # `check --cheap`
         return Verdict("none found", "cannot tell", "Configs and file headers show no fault by themselves; nothing else was looked at.")
     steps = "; ".join(dict.fromkeys(f.next.rstrip(".") for f in [*open_questions, *missing] if f.next))

@@ -55,3 +55,10 @@ def test_missing_folder_and_folder_without_a_tokenizer(tmp_path):
     (tmp_path / "weights.bin").write_text("x")
     with pytest.raises(ValueError, match=r"no tokenizer can be read here .*expected tokenizer.json, found weights.bin"):
         load_tokenizer(tmp_path)
+
+
+def test_a_folder_with_a_config_and_no_vocabulary_holds_no_tokenizer(tmp_path):
+    """For Gemma's config transformers makes a tokenizer with an empty vocabulary."""
+    (tmp_path / "config.json").write_text('{"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"]}')
+    with pytest.raises(ValueError, match=r"no tokenizer can be read here .*expected tokenizer.json, found config.json"):
+        load_tokenizer(tmp_path)
