@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from eaglelab.checks import findings
 from eaglelab.drafter.audit import DrafterError
+from eaglelab.drafter.checkpoint import load_drafter
 from eaglelab.drafter.vocabulary import VocabularyMap, audit_map, compare_maps, coverage, read_counts, read_map
 from eaglelab.findings import Status
 from eaglelab.investigation import Investigation
@@ -311,3 +312,38 @@ def test_a_map_left_beside_the_dump_is_found(case, kind):
 def test_counts_left_beside_the_dump_are_used(case):
     torch.save({0: 30, 5: 10}, case / "dump" / "token_freq.pt")  # 5 is none of i * 48 // 40
     assert "By the counts of token_freq.pt it covers 30 of 40 training tokens (75.0%)" in find(case, "drafter.vocabulary.coverage").evidence
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_an_order_of_its_own_is_doubted_without_t2d_and_wrong_against_it(seed):
+    """Engines only add: a d2t in the order of frequency is right where lm_head's rows stand in that order."""
+    d2t, t2d = random_map(seed)
+    mixed = t2d.nonzero()[:, 0][torch.randperm(VD, generator=torch.Generator().manual_seed(seed))] - torch.arange(VD)
+    alone, against = (audit_map(VocabularyMap(mixed, marks, "test"), VD, V) for marks in (None, t2d))
+    assert [(f.kind, f.status) for f in alone] == [("order", "cannot_tell")]
+    assert [(f.kind, f.status) for f in against] == [("order", "fail")]
+
+
+def test_only_the_files_of_the_index_are_read(tmp_path):
+    d2t, other = random_map(1)[0], random_map(2)[0]
+    save_file({"d2t": other}, tmp_path / "a_backup.safetensors")  # by its name it comes first
+    save_file({"d2t": d2t}, tmp_path / "model-00001-of-00001.safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"d2t": "model-00001-of-00001.safetensors"}}))
+    assert torch.equal(read_map(tmp_path).d2t, d2t)
+    index.unlink()
+    save_file({"d2t": d2t}, tmp_path / "model.safetensors")
+    assert torch.equal(read_map(tmp_path).d2t, d2t)
+    index.write_text("{}")
+    with pytest.raises(DrafterError, match="no `weight_map` in it"):
+        read_map(tmp_path)
+
+
+@pytest.mark.parametrize("kind", [torch.int8, torch.uint8, torch.int16, torch.uint16, torch.int32, torch.uint64])
+def test_a_map_of_any_whole_numbers_is_read_alike(case, kind):
+    edit(case, lambda t: t.update(d2t=t["d2t"].to(kind)))
+    assert find(case, "drafter.vocabulary").status is Status.PASS
+    assert find(case, "drafter.complete").status is Status.PASS
+    drafter, _ = load_drafter(case / "drafter", device="cpu")
+    assert torch.equal(drafter.d2t, torch.tensor([i * 48 // 40 - i for i in range(40)]))

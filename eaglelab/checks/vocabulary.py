@@ -37,7 +37,7 @@ def vocabulary_map(inv: Investigation) -> Iterator[Finding]:
     ids = held.ids
     numbers |= {
         "ascending": bool((ids.diff() > 0).all()),
-        "identity": not bool(held.d2t.any()),
+        "identity": not bool(held.d2t.long().any()),
         "faults": [{"kind": f.kind, "status": f.status, "text": f.text} for f in faults],
         "t2d": "agrees" if held.t2d is not None and not faults else "not stored" if held.t2d is None else "see faults",
     }

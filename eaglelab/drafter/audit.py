@@ -12,13 +12,12 @@ from pathlib import Path
 
 from eaglelab.drafter.config import DrafterConfig
 from eaglelab.drafter.shapes import expected_tensors, optional_tensors
-from eaglelab.outside_json import read_weight_map
 from eaglelab.stored_names import COMPANIONS, logical_names
+from eaglelab.weight_files import WeightFiles, weight_files
 
 Header = dict[str, tuple[tuple[int, ...], str]]
 """Tensor name -> (shape, dtype as safetensors spells it)."""
 
-INDEX, SINGLE, BIN_INDEX = "model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json"
 LEGACY_NORMS = {"aux_norm_low": "fc_norm.0", "aux_norm_mid": "fc_norm.1", "aux_norm_high": "fc_norm.2"}
 PACKED_SHAPE = (-1,)
 """In place of a packed weight's shape, which its header does not say."""
@@ -125,33 +124,26 @@ def read_headers(folder: str | Path) -> tuple[Header, dict[str, int]]:
     folder = Path(folder)
     if not folder.is_dir():
         raise DrafterError(f"{folder}: no such folder; `[drafter] path` is the folder with config.json and the weights")
-    files, read = _safetensors_files(folder), _header_of
-    if not files:
-        files, read = _bin_files(folder), _bin_header_of
-    if not files:
-        found = sorted(p.name for p in folder.iterdir())[:8]
-        raise DrafterError(f"{folder}: no weights; looked for {SINGLE}, {INDEX}, pytorch_model.bin, found {found}")
-    absent = {name: count for name, count in files.items() if not (folder / name).is_file()}  # nor a pipe, which is waited on for ever
+    held = files_of(folder)
+    absent = held.absent(folder)
     header: Header = {}
-    for name in files.keys() - absent:
-        header |= read(folder / name)
+    for name in held.files.keys() - absent:
+        header |= (_header_of if name.endswith(".safetensors") else _bin_header_of)(folder / name)
     return header, absent
 
 
-def _safetensors_files(folder: Path) -> dict[str, int]:
-    """File name -> tensors that the index says are in it (0 without an index)."""
-    if (folder / INDEX).is_file():
-        return dict(Counter(_weight_map(folder / INDEX).values()))
-    if (folder / SINGLE).is_file():
-        return {SINGLE: 0}
-    return {p.name: 0 for p in sorted(folder.glob("*.safetensors")) if p.is_file()}
-
-
-def _weight_map(index: Path) -> dict[str, str]:
+def files_of(folder: Path) -> WeightFiles:
+    """The weight files of a drafter's folder. Raises DrafterError where there are none, or the index cannot be read."""
     try:
-        return read_weight_map(index)
+        held = weight_files(folder)
     except ValueError as error:
-        raise DrafterError(f"{index}: not a safetensors index ({error})") from error
+        raise DrafterError(f"{folder}: not a checkpoint's index ({error})") from error
+    if not held.files:
+        found = sorted(p.name for p in folder.iterdir())[:8]
+        raise DrafterError(
+            f"{folder}: no weights; looked for model.safetensors, model.safetensors.index.json, pytorch_model.bin, found {found}"
+        )
+    return held
 
 
 def _header_of(file: Path) -> Header:
@@ -163,13 +155,6 @@ def _header_of(file: Path) -> Header:
             return {key: (tuple(part.get_shape()), part.get_dtype()) for key, part in parts.items()}
     except (SafetensorError, OSError) as error:
         raise DrafterError(f"{file}: not readable ({error}); is it cut short or missing? Copy it again.") from error
-
-
-def _bin_files(folder: Path) -> dict[str, int]:
-    """The same of `pytorch_model*.bin`."""
-    if (folder / BIN_INDEX).is_file():
-        return dict(Counter(_weight_map(folder / BIN_INDEX).values()))
-    return {p.name: 0 for p in sorted(folder.glob("pytorch_model*.bin"))}
 
 
 def _bin_header_of(file: Path) -> Header:

@@ -18,6 +18,7 @@ from torch import Tensor
 from eaglelab.drafter.audit import DrafterError, canonical_name
 from eaglelab.drafter.config import DrafterConfig
 from eaglelab.target.shards import load_mapped, open_shard
+from eaglelab.weight_files import weight_files
 
 MAP_FILES = ("vocab_mapping.pt", "cache.pt", "d2t.npy", "t2d.npy")
 """Files of a folder that is no checkpoint: SpecForge's map, EAGLE's and AngelSlim's cache, speculators' arrays."""
@@ -144,7 +145,9 @@ def _by_numbers(d2t: Tensor, vocab_size: int) -> list[Fault]:
         if repeated:
             faults.append(Fault("duplicates", f"{repeated:,} of {n:,} draft ids name a token that another names too", "fail"))
         if bool((steps < 0).any()):
-            faults.append(Fault("order", f"target ids do not ascend: {int((steps < 0).sum()):,} of {n - 1:,} steps go back", "fail"))
+            back = f"target ids do not ascend: {int((steps < 0).sum()):,} of {n - 1:,} steps go back"
+            text = f"{back}. Trainers sort them; engines only add, so that it is right where the rows of lm_head stand in the same order"
+            faults.append(Fault("order", text, "cannot_tell"))
     return faults
 
 
@@ -198,8 +201,11 @@ def _files_of(path: Path) -> list[Path]:
         return [path, *([beside] if beside != path and beside.is_file() else [])]
     if not path.is_dir():
         raise DrafterError(f"{path}: no such file or folder; expected a checkpoint, vocab_mapping.pt or d2t.npy")
-    kinds = (path.glob("*.safetensors"), path.glob("pytorch_model*.bin"), (path / name for name in MAP_FILES))
-    return next((files for kind in kinds if (files := sorted(f for f in kind if f.is_file()))), [])
+    try:
+        names = sorted(weight_files(path).files) or MAP_FILES
+    except ValueError as error:
+        raise DrafterError(f"{path}: {error}") from error
+    return [path / name for name in names if (path / name).is_file()]
 
 
 def _maps_in(file: Path) -> dict[str, Tensor]:

@@ -13,15 +13,14 @@ import torch
 from torch import Tensor
 
 from eaglelab.findings import few
-from eaglelab.outside_json import LAYER_KEYS, read_weight_map, text_part, too_deep
+from eaglelab.outside_json import LAYER_KEYS, text_part, too_deep
 from eaglelab.stored_names import logical_names
 from eaglelab.target.errors import CheckpointError
 from eaglelab.target.names import EMBEDDINGS, HEADS, NORMS, count_layers, find_tensor, outside_layers
 from eaglelab.target.quantised import FLOATS, dequantise, is_quantised, logical_shape
 from eaglelab.target.shards import TorchShard, open_shard, row_spans
+from eaglelab.weight_files import weight_files
 
-INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-SINGLES = ("model.safetensors", "pytorch_model.bin")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """In which a model runs."""
 WIDTH_KEYS = ("hidden_size", "n_embd", "d_model", "dim")
@@ -239,20 +238,17 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def _find_tensors(path: Path) -> dict[str, str]:
     """{stored name: file name}, from the index, a single file's header, or the headers of all weight files."""
-    for index in INDEXES:
-        if (path / index).is_file():
-            try:
-                return read_weight_map(path / index)
-            except ValueError as error:
-                raise CheckpointError(str(error)) from error
-    files = [path / name for name in SINGLES if (path / name).is_file()][:1]
-    for pattern in ("*.safetensors", "pytorch_model*.bin"):
-        files = files or sorted(file for file in path.glob(pattern) if file.is_file())
-    if not files:
+    try:
+        held = weight_files(path)
+    except ValueError as error:
+        raise CheckpointError(str(error)) from error
+    if held.shard_of is not None:
+        return held.shard_of
+    if not held.files:
         raise CheckpointError(
             f"{path.name}: no weights in the folder; expected model.safetensors, pytorch_model.bin, or shards of either with an index"
         )
-    return {name: file.name for file in files for name in open_shard(file).names()}
+    return {name: file for file in held.files for name in open_shard(path / file).names()}
 
 
 def _read_json(file: Path) -> dict[str, Any]:

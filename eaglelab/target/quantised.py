@@ -23,7 +23,8 @@ FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 def is_quantised(carrier: str, dtype: torch.dtype) -> bool:
     """True when the stored tensor is not the logical one: values of one byte, or packed. Maps and masks are what they say."""
-    return (dtype.itemsize == 1 and dtype != torch.bool) or carrier.endswith((".weight_packed", "_blocks", ".qweight"))
+    one_byte = dtype.itemsize == 1 and dtype != torch.bool and not carrier.endswith(("d2t", "t2d"))
+    return one_byte or carrier.endswith((".weight_packed", "_blocks", ".qweight"))
 
 
 def dequantise(logical: str, carrier: str, read: Callable[[str], Tensor], has: Callable[[str], bool], out: torch.dtype) -> Tensor:
