@@ -224,6 +224,14 @@ def test_a_raw_sample_that_lacks_a_file_is_skipped_with_its_reason(tmp_path):
     assert "has no input_ids.pt or token_ids.pt or tokens.pt" in dump.skipped["c"]
 
 
+def test_raw_folders_without_token_ids_say_so_and_not_that_other_formats_do_not_fit(tmp_path):
+    for name in "ab":
+        raw_folder(tmp_path / name)
+        (tmp_path / name / "input_ids.pt").unlink()
+    with pytest.raises(DumpError, match=r"The first: \S*a: has no input_ids\.pt or token_ids\.pt or tokens\.pt\. Dump it again"):
+        open_dump(tmp_path)
+
+
 # ---- bad paths
 
 
@@ -397,6 +405,13 @@ def test_every_file_bad_is_an_error_unless_the_format_is_forced(tmp_path):
     dump = open_dump(tmp_path, format="list_of_four")
     with pytest.raises(DumpError, match=r"none of 3 samples could be read. The first: .*cut off"):
         list(dump.samples())
+
+
+def test_a_feed_for_a_dump_of_bad_files_only_says_why_they_are_bad(tmp_path):
+    _truncate(tmp_path / "data_0.pt")
+    dump = open_dump(tmp_path, format="list_of_four")
+    with pytest.raises(DumpError, match=r"feed: \[0, 1, 2, 3\]: no sample could be read.*The first: .*data_0\.pt: the file is cut off"):
+        dump.feed = [0, 1, 2, 3]
 
 
 def test_foreign_objects_are_read_only_with_the_switch(tmp_path):

@@ -313,6 +313,13 @@ def test_three_slots_where_four_are_asked_for(speculators):
     assert dump.feed == Feed((0, 1, 2), None)
 
 
+@pytest.mark.parametrize(("first", "others", "last_state"), [(3, 4, "N"), (4, 3, None)])
+def test_the_slots_of_most_samples_decide(tmp_path, first, others, last_state):
+    for i in range(5):
+        write_hs(tmp_path / f"hs_{i}.safetensors", [1, 2, 3], slots=others if i else first)
+    assert open_dump(tmp_path).implied.last_state == last_state
+
+
 def test_states_that_are_all_zero_name_the_engines_fault(tmp_path):
     write_hs(tmp_path / "hs_0.safetensors", [1, 2], hidden_states=torch.zeros(2, 4, 8))
     assert any("wrote zeros for hybrid models" in note for note in open_dump(tmp_path).load("hs_0.safetensors").notes)
@@ -557,6 +564,12 @@ def test_passes_that_are_no_sample(tmp_path, change, said):
 def test_a_pass_by_name_that_holds_something_else(tmp_path):
     write_pass(tmp_path, 0, [], held={"weights": torch.zeros(2)})
     with pytest.raises(DumpError, match=r"no known dump format fits.*"):
+        open_dump(tmp_path)
+
+
+def test_a_pass_without_its_last_norm_says_so_and_not_that_other_formats_do_not_fit(tmp_path):
+    write_pass(tmp_path, 0, [[5, 6]], held={k: v for k, v in make_pass([[5, 6]]).items() if k != "model.norm"})
+    with pytest.raises(DumpError, match=r"The first: .*model\.norm does not\. Both are needed: dump with --pp-size 1"):
         open_dump(tmp_path)
 
 

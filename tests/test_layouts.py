@@ -1,6 +1,7 @@
 """Layouts of one file a sample: what each writer stores, by its documented schema, is opened as that layout and no other, and read back."""
 
 import contextlib
+import gc
 import gzip
 import io
 import json
@@ -14,6 +15,7 @@ import safetensors.torch
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from eaglelab.case import CaseError, open_case
 from eaglelab.dumps import DumpError, Feed, open_dump
@@ -203,6 +205,68 @@ def test_in_a_mixed_folder_the_layout_of_most_samples_wins_and_the_others_are_ro
     assert open_dump(tmp_path, format="modelopt").keys == [f"data_{i}.pt" for i in range(4)]
 
 
+def test_files_of_a_second_format_that_are_left_out_are_a_warning(tmp_path):
+    """As many fit as were tried, of each: the format of more files is the dump's, wherever its files stand in the list."""
+    for i in range(2):
+        write(tmp_path, "list_of_four", parts(seed=i), i)
+    write(tmp_path, "vllm", parts(seed=9), 0)
+    for i in range(1, 40):
+        (tmp_path / f"hs_{i}.safetensors").hardlink_to(tmp_path / "hs_0.safetensors")
+    dump = open_dump(tmp_path)
+    assert (dump.format, len(dump)) == ("vllm", 40)
+    said = (
+        "2 files or folders look like list_of_four samples (2 of 2 tried are) and are left out: give [dump] path one format, or "
+        '`[dump] format = "list_of_four"` to read these'
+    )
+    assert dump.notes == [said]
+    table = check_health(dump, max_samples=1).table
+    assert list(table.query("severity == 'warning'")["detail"]) == [said]
+    other = open_dump(tmp_path, format="list_of_four")
+    assert (len(other), other.notes) == (2, [])
+
+
+def test_beside_raw_folders_the_format_of_more_samples_wins(tmp_path):
+    """A raw folder's files are several to a sample, and no samples of one file."""
+    p = parts()
+
+    def raw(name):
+        (tmp_path / name).mkdir()
+        tensors = dict(zip(("aux_0", "aux_1", "aux_2", "final", "input_ids"), [*p.aux, p.last, p.ids], strict=True))
+        for stem, tensor in tensors.items():
+            torch.save(tensor, tmp_path / name / f"{stem}.pt")
+
+    for i in range(5):
+        write(tmp_path, "list_of_four", parts(seed=i), i)
+    raw("s0")
+    dump = open_dump(tmp_path)
+    assert (dump.format, len(dump)) == ("list_of_four", 5)
+    assert dump.notes[-1].startswith("1 files or folders look like raw_folders samples (1 of 1 tried are) and are left out")
+    for i in range(1, 12):
+        raw(f"s{i}")
+    dump = open_dump(tmp_path)
+    assert (dump.format, len(dump)) == ("raw_folders", 12)
+    assert dump.notes[-1].startswith("5 files or folders look like list_of_four samples")
+
+
+def test_only_one_sample_is_held_in_memory_while_the_format_is_found(tmp_path, monkeypatch):
+    """A gzip is read whole; four of them at once may be more than the memory."""
+    held, alive = [], []
+    load = torch.load
+
+    def watched(*args, **kwargs):
+        gc.collect()
+        alive.append(sum(not ref.expired() for ref in held))
+        data = load(*args, **kwargs)
+        held.append(StorageWeakRef(data["hidden_states"][0].untyped_storage()))
+        return data
+
+    for i in range(5):
+        write(tmp_path, "list_of_four", parts(seed=i), i, zipped=True)
+    monkeypatch.setattr(torch, "load", watched)
+    assert open_dump(tmp_path).format == "list_of_four"
+    assert alive == [0, 0, 0, 0]
+
+
 # ---- what is read
 
 
@@ -379,7 +443,10 @@ def test_modelopts_flag_says_which_last_state(tmp_path):
     for i in range(3):
         save({**modelopt(parts(seed=i)), "hidden_states_prenorm": True}, tmp_path / f"{i}.pt")
     dump = open_dump(tmp_path)
-    assert (dump.implied.last_state, dump.implied.certain) == ("N", True)
+    # the flag is of the last state alone: which layers were asked for stays open, and their ids count as vLLM's
+    assert (dump.implied.last_state, dump.implied.certain, dump.implied.framework) == ("N", False, "modelopt-vllm")
+    save({**modelopt(parts(seed=0)), "hidden_states_prenorm": torch.tensor(True)}, tmp_path / "0.pt")
+    assert open_dump(tmp_path).load("0.pt").last_state == "N"
     save({**modelopt(parts(seed=3)), "hidden_states_prenorm": False}, tmp_path / "3.pt")
     save({**modelopt(parts(seed=4)), "hidden_states_prenorm": torch.ones(3)}, tmp_path / "4.pt")
     dump = open_dump(tmp_path)

@@ -12,25 +12,22 @@ from __future__ import annotations
 
 import os
 import random
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from eaglelab.dumps.containers import DumpError
-from eaglelab.dumps.implied import Implied, LastState
+from eaglelab.dumps.implied import Implied
 from eaglelab.dumps.listing import Listing, list_dump
-from eaglelab.dumps.one_file import OneFile, contents
-from eaglelab.dumps.registry import FORMATS, Format, formats
-from eaglelab.dumps.sample import Sample, check_usable
+from eaglelab.dumps.probes import Tried, try_formats
+from eaglelab.dumps.registry import FORMATS, formats
+from eaglelab.dumps.sample import Sample, check_usable, most_common
 from eaglelab.progress import progress
 
 __all__ = ["FORMATS", "Dump", "DumpError", "Feed", "Implied", "Sample", "open_dump"]
 
 NO_LAST = -1
 """In the last place of `[dump] feed`: the dump holds no last state."""
-PROBES = 4  # samples read to find the format, the slots and the width
 
 
 class Feed(NamedTuple):
@@ -44,26 +41,23 @@ class Feed(NamedTuple):
 class Dump:
     """A folder of samples. Listing it opens no file; samples are read when asked for."""
 
-    def __init__(self, listing: Listing, format: Format, keys: list[str], stray: list[str], probes: list[Sample]):
+    def __init__(self, listing: Listing, tried: Tried, others: list[str], refused: str):
         self.path: Path = listing.path
         self.root: Path = listing.root
-        self.reader = format
-        self.keys = keys
-        self.stray = stray
+        self.reader = tried.format
+        self.keys = tried.keys
+        self.stray = tried.stray
         """Torch files beside the samples that are none, such as `token_freq.pt`."""
-        self.slot_names: tuple[str, ...] = _most_common([s.slot_names for s in probes]) or ()
-        self.hidden_size: int | None = _most_common([s.slots[0].shape[1] for s in probes])
-        self.implied, self.notes = format.implied(listing)
-        """What the format and its metadata say about the slots (claims, never evidence), and what is wrong with them or lacks."""
-        self._believe([s.last_state for s in probes])
+        self.slot_names: tuple[str, ...] = most_common(p.slot_names for p in tried.probes) or ()
+        self.hidden_size: int | None = most_common(p.hidden_size for p in tried.probes)
+        self.implied, notes = self.reader.implied(listing, tried.probes)
+        """What the format and its metadata say about the slots: claims, never evidence."""
+        self.notes = [*notes, *others]
+        """What is wrong with the metadata or lacks in the format, and which files are left out."""
+        self._refused = refused
         self.skipped: dict[str, str] = {}
         """Samples that `samples()` could not read, with the reason."""
         self._feed: Feed | None = None
-
-    def _believe(self, stated: list[LastState | None]) -> None:
-        """What all probes say themselves about the last state comes before what their format implies."""
-        if self.implied is not None and len(set(stated)) == 1 and stated[0] is not None:
-            self.implied = replace(self.implied, last_state=stated[0], certain=True)
 
     @property
     def format(self) -> str:
@@ -86,6 +80,8 @@ class Dump:
     def feed(self, slots: Sequence[int]) -> None:
         """The slots for the fc in its order, then the last state's: `[0, 1, 2, 3]`; -1 in the last place: there is none."""
         size = len(self.slot_names)
+        if not size:
+            raise DumpError(f"[dump] feed: {slots!r}: no sample could be read, so its slots are not known.{self._refused}", "settings")
         known = isinstance(slots, (list, tuple)) and all(type(s) is int and 0 <= s < size for s in slots[:-1])
         if not known or len(slots) < 2 or type(slots[-1]) is not int or not NO_LAST <= slots[-1] < size:
             raise DumpError(
@@ -139,67 +135,13 @@ def open_dump(path: str | os.PathLike, format: str | None = None, files: dict[st
     """
     listing = list_dump(path)
     candidates = formats(format, files, allow_pickle)
-    probes = _Probes(listing.root)
-    best: tuple[list[Sample], Format, list[str], list[str]] | None = None
-    for candidate in candidates:
-        keys, stray = candidate.keys(listing)
-        samples = probes.samples(candidate, keys)
-        if (samples or (format is not None and keys)) and (best is None or len(samples) > len(best[0])):
-            best = samples, candidate, keys, stray
-    if best is not None:
-        return Dump(listing, *best[1:], best[0])
+    tried, refused = try_formats(listing, candidates)
+    best = max(tried, key=lambda t: t.likely)  # the first of equals
+    if best.probes or (format is not None and best.keys):
+        return Dump(listing, best, [note for t in tried if (note := t.beside(best))], refused)
     raise DumpError(
-        f"{listing.path}: no known dump format fits. Found {listing.found()}.{probes.seen()}\nKnown formats:\n"
+        f"{listing.path}: no known dump format fits. Found {listing.found()}.{refused}\nKnown formats:\n"
         + "\n".join(f"- {c.name}: {c.looks_for}" for c in candidates)
         + "\nCheck the path. In a case.toml `[dump] format` forces a format, and `[dump] files` names the files of the raw layout.",
         "unknown format",
     )
-
-
-class _Probes:
-    """A few files spread over the dump, each read once for all formats."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._held: dict[str, Any] = {}
-        self._refused: dict[str, str] = {}
-
-    def samples(self, format: Format, keys: list[str]) -> list[Sample]:
-        """The probes that are samples of a format."""
-        found = []
-        for i in sorted({round(k * (len(keys) - 1) / max(1, PROBES - 1)) for k in range(PROBES)}) if keys else ():
-            try:
-                found.append(self._sample(format, keys[i]))
-            except DumpError as error:
-                if error.problem == "not a sample":
-                    self._refused.setdefault(keys[i], str(error))
-                else:  # the format is known: this says more than that the others do not fit
-                    self._refused[keys[i]] = str(error)
-        return found
-
-    def _sample(self, format: Format, key: str) -> Sample:
-        if not isinstance(format, OneFile):
-            return format.load(self.root, key)
-        if key not in self._held:
-            try:
-                self._held[key] = format.read(self.root, key)
-            except DumpError as error:
-                self._held[key] = error
-        data = self._held[key]
-        if isinstance(data, DumpError):
-            raise data
-        if not format.layout.fits(data):
-            raise DumpError(f"{self.root / key} holds {contents(data)}.", "not a sample")
-        try:
-            return format.make(self.root, key, data)
-        except DumpError as error:
-            raise DumpError(str(error), "unusable sample") from error
-
-    def seen(self) -> str:
-        """What the probes hold, or why they cannot be read: for the error."""
-        first = next(iter(self._refused.values()), None)
-        return "" if first is None else f" None of {len(self._refused)} tried is a sample. The first: {first}"
-
-
-def _most_common(values: list[Any]) -> Any:
-    return Counter(values).most_common(1)[0][0] if values else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean
 
 import pandas as pd
@@ -124,6 +124,13 @@ class Start:
     """What else is to be known: undecided between what, or a header that is longer than the template's."""
     counts: dict[int, int] | None = None
     """By `header` only: offset -> spans, near a header."""
+    header_trains: int = 0
+    """Tokens of the header that train on purpose: the whole header does, which no `offset` counts."""
+
+    @property
+    def place(self) -> int | None:
+        """The first trained token, counted from the answer's first; None where that cannot be told."""
+        return None if self.offset is None else self.offset - self.header_trains
 
 
 def start_by_header(samples: Sequence[Sample], headers: Sequence[Sequence[int]]) -> Start:
@@ -152,12 +159,48 @@ def start_by_header(samples: Sequence[Sample], headers: Sequence[Sequence[int]])
     by_offset = dict(sorted(counts.items()))
     if n < ALIKE * len(offsets):
         return Start(None, "header", n, total, "the spans start at different places", by_offset)
+    if n < ALIKE * total:
+        return Start(None, "header", n, total, "the template's header stands before some of the spans only", by_offset)
     if usual < 0 and whole >= ALIKE * len(offsets):
-        return Start(0, "header", n, total, "the whole header trains too", by_offset)
+        return Start(0, "header", n, total, "the whole header trains too", by_offset, -usual)
     between = Counter(tokens for offset, tokens in offsets if offset == usual)
-    if usual > 0 and n >= FEW_SPANS and between.most_common(1)[0][1] >= ALIKE * n:
+    if usual and n < FEW_SPANS:
+        return Start(None, "header", n, total, f"{usual:+d} from the template's header, in too few spans to say it of all", by_offset)
+    if usual > 0 and between.most_common(1)[0][1] >= ALIKE * n:
         return Start(0, "header", n, total, f"the same {usual} tokens stand between the template's header and the mask", by_offset)
     return Start(usual, "header", n, total, "", by_offset)
+
+
+def against_ends(start: Start, samples: Sequence[Sample], headers: Sequence[Sequence[int]], ends: Sequence[int]) -> Start:
+    """A start that only looks right (a header that is longer than the template's or trains too, or no header at all) held against the spans'
+    ends: where nearly all whole answers end beside the token that ends the turn, on one side, it does not stay right.
+
+    As many tokens off at both ends is a mask that is shifted as a whole. Else it is undecided: some rules leave that token out, or train
+    the line end behind it.
+    """
+    if start.offset != 0 or not (start.remark or start.by == "ids"):
+        return start
+    counts = end_offsets(samples, ends)
+    total = sum(counts.values()) - counts.pop(None, 0)
+    for beside in ({k: n for k, n in counts.items() if k < 0}, {k: n for k, n in counts.items() if k > 0}):
+        if sum(beside.values()) < max(FEW_SPANS, ALIKE * total):
+            continue
+        usual = max(beside, key=beside.get)
+        both = sum(_start_off_by(sample, headers, usual) for sample in samples)
+        if beside[usual] >= ALIKE * total and both >= max(FEW_SPANS, ALIKE * start.of):
+            return replace(start, offset=usual, spans=both, remark="", header_trains=0)
+        where = (
+            f"{sum(beside.values())} of {total} whole answers' spans end {'before' if usual < 0 else 'behind'} the token that ends the turn"
+        )
+        return replace(start, offset=None, remark="; but ".join(filter(None, (start.remark, where))), header_trains=0)
+    return start
+
+
+def _start_off_by(sample: Sample, headers: Sequence[Sequence[int]], places: int) -> int:
+    """Spans of a sample that start so many tokens from the end of any header."""
+    ids = sample.token_ids.tolist()
+    ends = {e for header in headers for e in _ends(ids, list(header))}
+    return sum(start - places in ends for start, _ in _spans_of(sample))
 
 
 def _ends(ids: list[int], header: list[int]) -> list[int]:

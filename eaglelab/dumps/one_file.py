@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +15,8 @@ from eaglelab.dumps.implied import Implied
 from eaglelab.dumps.layouts import LAYOUTS
 from eaglelab.dumps.layouts.layout import Layout, describe
 from eaglelab.dumps.listing import Listing, split_stray
-from eaglelab.dumps.sample import Sample
+from eaglelab.dumps.raw_folders import AUX, LAST, TOKEN_IDS
+from eaglelab.dumps.sample import Probe, Sample
 from eaglelab.findings import few
 
 
@@ -60,14 +62,22 @@ class OneFile:
             raise DumpError(f"{root / key}: holds {contents(data)}{other}; expected {self.layout.looks_for}.", "not a sample")
         return self.layout.sample(key, data, root / key, root)
 
-    def implied(self, listing: Listing) -> tuple[Implied | None, list[str]]:
-        return self.layout.implied(listing)
+    def implied(self, listing: Listing, probes: Sequence[Probe] = ()) -> tuple[Implied | None, list[str]]:
+        return self.layout.implied(listing, probes)
 
 
 @lru_cache(maxsize=4)
 def _named(listing: Listing, suffixes: tuple[str, ...], numbered: bool) -> tuple[list[str], list[str]]:
     """(sample keys, stray files) of all layouts that name their files alike: most do, and a dump may have 100,000."""
-    return split_stray((name for name in listing.files if name.lower().endswith(suffixes)), numbered)
+    raw = {name.rpartition("/")[0] for name in listing.files if name.rpartition("/")[2] in TOKEN_IDS}
+    names = (name for name in listing.files if name.lower().endswith(suffixes) and not _is_part(name, raw))
+    return split_stray(names, numbered)
+
+
+def _is_part(name: str, raw: set[str]) -> bool:
+    """Whether a file stands beside token ids as one tensor of a sample in the raw layout: `aux_0.pt`."""
+    folder, _, file = name.rpartition("/")
+    return folder in raw and (AUX.fullmatch(file) is not None or file in (LAST, *TOKEN_IDS))
 
 
 def contents(data: Any) -> str:

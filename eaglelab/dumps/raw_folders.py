@@ -7,6 +7,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from typing import Any
 from eaglelab.dumps.containers import DumpError, is_torch_name, load_torch
 from eaglelab.dumps.implied import Implied
 from eaglelab.dumps.listing import Listing, natural
-from eaglelab.dumps.sample import Sample, as_mask, as_slot, as_token_ids
+from eaglelab.dumps.sample import Probe, Sample, as_mask, as_slot, as_token_ids
 
 AUX = re.compile(r"aux_\d+\.(pt|pth|ckpt)")
+LAST = "final.pt"
+TOKEN_IDS = ("input_ids.pt", "token_ids.pt", "tokens.pt")
 FILE_KEYS = ("slots", "last", "token_ids", "loss_mask")
 
 
@@ -24,8 +27,8 @@ FILE_KEYS = ("slots", "last", "token_ids", "loss_mask")
 class RawFolders:
     slots: tuple[str, ...] | None = None
     """The aux slots' files in order; None = every `aux_<n>.pt` of the folder, by number."""
-    last: str = "final.pt"
-    token_ids: tuple[str, ...] = ("input_ids.pt", "token_ids.pt", "tokens.pt")
+    last: str = LAST
+    token_ids: tuple[str, ...] = TOKEN_IDS
     """The first of these that the folder has."""
     loss_mask: str = "loss_mask.pt"
     allow_pickle: bool = False
@@ -94,7 +97,7 @@ class RawFolders:
             notes=tuple(notes),
         )
 
-    def implied(self, listing: Listing) -> tuple[Implied | None, list[str]]:
+    def implied(self, listing: Listing, probes: Sequence[Probe] = ()) -> tuple[Implied | None, list[str]]:
         return None, []
 
     def _is_sample(self, files: set[str]) -> bool:

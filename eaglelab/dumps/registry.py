@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,7 +13,7 @@ from eaglelab.dumps.layouts import LAYOUTS
 from eaglelab.dumps.listing import Listing
 from eaglelab.dumps.one_file import OneFile
 from eaglelab.dumps.raw_folders import RawFolders
-from eaglelab.dumps.sample import Sample
+from eaglelab.dumps.sample import Probe, Sample
 from eaglelab.dumps.sglang_passes import SglangPasses
 from eaglelab.dumps.sglang_responses import SglangResponses
 
@@ -35,8 +36,8 @@ class Format(Protocol):
     def load(self, root: Path, key: str) -> Sample:
         """One sample as its files hold it. Raises DumpError where they hold something else."""
 
-    def implied(self, listing: Listing) -> tuple[Implied | None, list[str]]:
-        """(what the format and its metadata say about the slots, what is wrong with the metadata)."""
+    def implied(self, listing: Listing, probes: Sequence[Probe] = ()) -> tuple[Implied | None, list[str]]:
+        """(what the format and its metadata say about the slots, what is wrong with the metadata). probes: of the samples that were tried."""
 
 
 FORMATS = (*(layout.name for layout in LAYOUTS), RawFolders.name, SglangPasses.name, SglangResponses.name)

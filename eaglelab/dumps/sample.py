@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,25 @@ class Sample:
     """What the file itself says about its last state; None = nothing."""
     listed_tokens: int | None = None
     """T by the list of lengths beside the samples; None = there is none."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What is kept of a sample that was read to open its dump: never its tensors, which may stand in memory."""
+
+    key: str
+    slot_names: tuple[str, ...]
+    hidden_size: int
+    last_state: LastState | None
+
+    @classmethod
+    def of(cls, sample: Sample) -> Probe:
+        return cls(sample.key, sample.slot_names, sample.slots[0].shape[1], sample.last_state)
+
+
+def most_common(values: Iterable[Any]) -> Any:
+    """What most are, the first of equals; None of none."""
+    return next((value for value, _ in Counter(values).most_common(1)), None)
 
 
 def as_slot(value: Any, name: str, where: str, notes: list[str]) -> Tensor:

@@ -13,7 +13,7 @@ states they depend on are in other passes.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from torch import Tensor
 from eaglelab.dumps.containers import DumpError, load_torch, split_key
 from eaglelab.dumps.implied import Implied
 from eaglelab.dumps.listing import Listing
-from eaglelab.dumps.sample import Sample, as_slot, as_token_ids, check_dense, is_dense
+from eaglelab.dumps.sample import Probe, Sample, as_slot, as_token_ids, check_dense, is_dense
 from eaglelab.progress import progress
 
 PASS = re.compile(r"(?:.*/)?Pass\d{5,9}\.pt")
@@ -90,7 +90,7 @@ class SglangPasses:
             notes=tuple(notes),
         )
 
-    def implied(self, listing: Listing) -> tuple[Implied | None, list[str]]:
+    def implied(self, listing: Listing, probes: Sequence[Probe] = ()) -> tuple[Implied | None, list[str]]:
         unopened = len(_targets(listing)) - MOST_PASSES
         more = f"only the first {MOST_PASSES} passes are opened, {unopened} more are left out: move the prompts' passes to a folder of their own"
         return SAYS, [CHOOSE, more] if unopened > 0 else [CHOOSE]
@@ -164,7 +164,7 @@ def _states(data: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
             f"{path}: has {len(states)} layers whose input_layernorm gives two tensors, and {top}.norm "
             f"{'does' if _pair(norm) else 'does not'}. Both are needed: dump with --pp-size 1, and with layers above 0 in "
             "--debug-tensor-dump-layers; an engine that fuses its norms away cannot be read so.",
-            "not a sample",
+            "incomplete",
         )
     return states | {f"before the final norm ({top}.norm[1])": norm[1], f"final ({top}.norm[0])": norm[0]}
 

@@ -11,7 +11,7 @@ The rows are the final state, or, on a server that captures aux states, those si
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from eaglelab.dumps.containers import DumpError, split_key
 from eaglelab.dumps.implied import Implied
 from eaglelab.dumps.layouts.layout import split_slots
 from eaglelab.dumps.listing import Listing
-from eaglelab.dumps.sample import Sample, as_token_ids
+from eaglelab.dumps.sample import Probe, Sample, as_token_ids
 
 MAX_BYTES = 256 << 20
 """Of one JSON document or line. Python's numbers take about five times their text, so this is some 1.5 GB of memory."""
@@ -103,7 +103,7 @@ class SglangResponses:
         mask = (torch.arange(len(ids)) >= len(prompt)).long()
         return Sample(key, ids, tuple(slots), mask, tuple(names), tuple(notes))
 
-    def implied(self, listing: Listing) -> tuple[Implied | None, list[str]]:
+    def implied(self, listing: Listing, probes: Sequence[Probe] = ()) -> tuple[Implied | None, list[str]]:
         return (SAYS, [WIDTH]) if self.width is None else (None, [])
 
     def _count(self, path: Path) -> int | None:

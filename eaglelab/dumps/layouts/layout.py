@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from torch import Tensor
 from eaglelab.dumps.containers import TORCH_SUFFIXES, DumpError
 from eaglelab.dumps.implied import Implied
 from eaglelab.dumps.listing import Listing
-from eaglelab.dumps.sample import Sample, as_mask, as_slot, as_token_ids, is_dense
+from eaglelab.dumps.sample import Probe, Sample, as_mask, as_slot, as_token_ids, is_dense
 
 MOST_SLOTS = 64
 """A width of more aux slots than this is no number of slots, but a last state of another model."""
@@ -40,8 +40,9 @@ class Layout:
         """The sample as the file holds it; lengths and widths are not compared yet. path: the file, for errors. Raises DumpError."""
         raise NotImplementedError
 
-    def implied(self, listing: Listing) -> tuple[Implied | None, list[str]]:
-        """(what the layout and the metadata beside the samples say, what is wrong with the metadata or lacks in the layout)."""
+    def implied(self, listing: Listing, probes: Sequence[Probe] = ()) -> tuple[Implied | None, list[str]]:
+        """(what the layout and the metadata beside the samples say, what is wrong with the metadata or lacks in the layout).
+        probes: of the samples that were tried."""
         return None, []
 
 
@@ -76,7 +77,7 @@ class SideBySide(Layout):
             notes=tuple(notes),
         )
 
-    def implied(self, listing: Listing) -> tuple[Implied | None, list[str]]:
+    def implied(self, listing: Listing, probes: Sequence[Probe] = ()) -> tuple[Implied | None, list[str]]:
         return self.says, [] if self.aux_key else [
             f"{self.says.writer} stores the last state alone: no aux slots that feed an EAGLE-3 drafter"
         ]

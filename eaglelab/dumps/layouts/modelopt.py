@@ -6,15 +6,18 @@ them apart, `hidden_states_prenorm`, is read by its trainer and written by none 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from eaglelab.dumps.containers import DumpError
 from eaglelab.dumps.implied import Implied
 from eaglelab.dumps.layouts.layout import SideBySide, describe
-from eaglelab.dumps.sample import Sample
+from eaglelab.dumps.listing import Listing
+from eaglelab.dumps.sample import Probe, Sample, is_dense
 
 FLAG = "hidden_states_prenorm"
 
@@ -46,6 +49,8 @@ class ModelOpt(SideBySide):
                 "not a sample",
             )
         sample, flag = super().sample(key, data, path, root), data.get(FLAG)
+        if is_dense(flag) and flag.dtype == torch.bool and flag.dim() == 0:
+            flag = bool(flag)
         if isinstance(flag, bool):
             return replace(sample, last_state="N" if flag else "final")
         return (
@@ -53,6 +58,14 @@ class ModelOpt(SideBySide):
             if flag is None
             else replace(sample, notes=(*sample.notes, f"{FLAG} is {describe(flag)}, expected true or false: not used"))
         )
+
+    def implied(self, listing: Listing, probes: Sequence[Probe] = ()) -> tuple[Implied | None, list[str]]:
+        """By the flag too, where all samples have the same one. It is of the last state alone: which layers were asked for stays open."""
+        says, notes = super().implied(listing, probes)
+        stated = {probe.last_state for probe in probes}
+        if stated == {"N"}:  # as vLLM's dump stores it, whose ids count otherwise
+            says = replace(says, last_state="N", framework="modelopt-vllm")
+        return says, notes
 
 
 def _is_raw(data: Any) -> bool:

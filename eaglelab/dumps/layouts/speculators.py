@@ -8,7 +8,7 @@ a list of any length from two on. Layer ids in `data_config.json` are claims.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from eaglelab.dumps.containers import DumpError
 from eaglelab.dumps.implied import Implied
 from eaglelab.dumps.layouts.layout import Layout, SideBySide
 from eaglelab.dumps.listing import Listing
-from eaglelab.dumps.sample import Sample, as_mask, as_slot, as_token_ids
+from eaglelab.dumps.sample import Probe, Sample, as_mask, as_slot, as_token_ids
 
 V1 = Implied(
     writer="speculators 0.3 to 0.4",
@@ -65,7 +65,7 @@ class ListOfFour(Layout):
             listed_tokens=_listed(path),
         )
 
-    def implied(self, listing: Listing) -> tuple[Implied | None, list[str]]:
+    def implied(self, listing: Listing, probes: Sequence[Probe] = ()) -> tuple[Implied | None, list[str]]:
         """With the layer ids and the version of a `data_config.json`."""
         notes = [f"{name}: {error}" for name in _beside(listing, LENGTHS) if (error := _read(listing.root / name)[1])]
         if not (found := _beside(listing, CONFIG)):

@@ -8,7 +8,7 @@ slots; restored = fp8 to bf16 * scale to bf16, as its own reader gives it to the
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from eaglelab.dumps.arrow import find_dataset, mask_of_row
-from eaglelab.dumps.containers import DumpError, load_safetensors
+from eaglelab.dumps.containers import DumpError
 from eaglelab.dumps.implied import Implied
 from eaglelab.dumps.layouts.layout import Layout, describe, shape
 from eaglelab.dumps.listing import Listing
-from eaglelab.dumps.sample import Sample, as_slot, as_token_ids
+from eaglelab.dumps.sample import Probe, Sample, as_slot, as_token_ids, most_common
 
 STATES, SCALES = "hidden_states", "hidden_states_scales"
 ROW = re.compile(r"hs_(\d{1,9})\.safetensors")
@@ -80,12 +80,11 @@ class VllmStates(Layout):
         mask, about_mask = self._mask(path, ids)
         return Sample(key, ids, tuple(slots), mask, names, (*notes, *about_mask))
 
-    def implied(self, listing: Listing) -> tuple[Implied | None, list[str]]:
+    def implied(self, listing: Listing, probes: Sequence[Probe] = ()) -> tuple[Implied | None, list[str]]:
         """The raw files' ids are whatever was asked for; those of speculators are its own, unless one is missing."""
-        files = [name for name in listing.files if name.lower().endswith(self.suffixes)]
-        if not any(ROW.fullmatch(name.rsplit("/", 1)[-1]) for name in files):
+        if not any(ROW.fullmatch(name.rsplit("/", 1)[-1]) for name in listing.files):
             return VLLM, []
-        if _slots_of(listing.root / files[0]) == 3:
+        if most_common(len(probe.slot_names) for probe in probes) == 3:
             return replace(SPECULATORS, last_state=None, certain=False), [THREE_SLOTS]
         return SPECULATORS, []
 
@@ -112,11 +111,3 @@ def _scales(data: Mapping[str, Any], path: Path) -> Tensor | None:
             "not a sample",
         )
     return scales[:, :, 0].to(torch.bfloat16)  # [T, 1]
-
-
-def _slots_of(path: Path) -> int | None:
-    try:
-        found = shape(load_safetensors(path), STATES)
-    except DumpError:
-        return None
-    return found[1] if found is not None and len(found) == 3 else None
