@@ -203,7 +203,7 @@ def test_missing_tensors_by_name(tmp_path):
     [
         ({"fc_norm": True}, r"fc_norm\.0\.weight; missing fc_norm\.1\.weight; missing fc_norm\.2\.weight"),
         ({"norm_before_fc": True}, r"input_norm\.weight"),
-        ({"attention_bias": True}, r"midlayer\.self_attn\.q_proj\.bias"),
+        ({"attention_bias": True, "target_model_type": "llama"}, r"midlayer\.self_attn\.q_proj\.bias"),
         ({"target_hidden_size": 32}, r"embed_tokens\.weight; fc\.weight is \[24, 72\], the config implies \[24, 96\]"),
     ],
 )
@@ -380,10 +380,77 @@ def test_max_position_default_and_that_it_does_not_bound_the_default_rope():
     assert torch.equal(short, Rotary(config)(far, torch.zeros(1))[0])
 
 
-@pytest.mark.parametrize("rope", [{"rope_type": "wibble", "factor": 2.0}, {"rope_type": "llama3", "factor": 2.0}])
+LONG = {"rope_type": "longrope", "factor": 2.0, "original_max_position_embeddings": 64}
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "wibble", "factor": 2.0},
+        {"rope_type": "llama3", "factor": 2.0},
+        LLAMA3 | {"low_freq_factor": 0},
+        YARN | {"rope_theta": 1.0},
+        YARN | {"rope_theta": 1e-300},
+        {"rope_type": "default", "rope_theta": 1e-300},
+        {"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5},  # half of the channels: not what trainers' llama layers do
+        LONG | {"short_factor": [1.0] * 4, "long_factor": [1.0] * 3},
+        LONG | {"short_factor": [1.0] * 5, "long_factor": [1.0] * 4},
+        LONG | {"short_factor": ["x"] * 4, "long_factor": [1.0] * 4},
+        LONG | {"short_factor": [0.0] * 4, "long_factor": [1.0] * 4},
+        {"rope_type": "dynamic", "factor": 1.0, "original_max_position_embeddings": "64"},
+    ],
+    ids=lambda rope: ",".join(f"{k}={v}" for k, v in rope.items()),
+)
 def test_a_rope_that_cannot_be_built(tmp_path, rope):
-    with pytest.raises(DrafterConfigError, match=f"the drafter's rope .*{rope['rope_type']}.* cannot be built"):
-        load_drafter(write(tmp_path, tensors(), {"rope_scaling": rope}), device="cpu")
+    with pytest.raises(DrafterConfigError, match=rf"rope .*{rope['rope_type']}.* cannot be built|original_max_position_embeddings is '64'"):
+        load_drafter(write(tmp_path, tensors(), {"rope_parameters": rope}), device="cpu")
+
+
+@pytest.mark.parametrize("kind", ["longrope", "dynamic"])
+def test_trying_a_rope_leaves_nothing_behind(kind):
+    """Two ropes that keep what they were last asked for: short positions are those of a table that never saw long ones."""
+    rope = LONG | {"rope_type": kind, "short_factor": [1.0, 2.0, 3.0, 4.0], "long_factor": [8.0] * 4}
+    parameters = {**rope, "rope_theta": 10000.0}
+    llama = LlamaConfig(hidden_size=H, num_attention_heads=4, head_dim=8, max_position_embeddings=512, rope_parameters=parameters)
+    positions = torch.arange(20)
+    cos = LlamaRotaryEmbedding(config=llama)(torch.zeros(1), positions[None])[0][0]
+    assert torch.equal(rotary_of({"rope_scaling": rope}, positions)[0], cos)
+
+
+# Activations, biases, values
+
+
+@pytest.mark.parametrize("name", ["wibble", "prelu"])
+def test_an_activation_that_is_none(tmp_path, name):
+    with pytest.raises(DrafterConfigError, match=f"hidden_act is '{name}', expected an activation of transformers without weights"):
+        load_drafter(write(tmp_path, tensors(), {"hidden_act": name}), device="cpu")
+
+
+def test_a_drafter_of_specforge_has_no_biases_whatever_its_config_says(tmp_path):
+    says = {"attention_bias": True, "mlp_bias": True}
+    drafter, audit = load_drafter(write(tmp_path / "without", tensors(), says), device="cpu")
+    assert audit.whole
+    assert drafter.config.note == "attention_bias and mlp_bias of the config left out: the file holds no bias, and SpecForge trains none."
+    torch.testing.assert_close(outcome(drafter), outcome(tiny_drafter()))
+    held, _ = load_drafter(write(tmp_path / "with", tensors(**says), says), device="cpu")
+    assert (held.config.note, held.midlayer.mlp.up_proj.bias is not None) == ("", True)
+    with pytest.raises(DrafterError, match=r"missing midlayer\.mlp\.gate_proj\.bias"):
+        load_drafter(write(tmp_path / "other", tensors(), says | {"target_model_type": "llama"}), device="cpu")  # AngelSlim's
+
+
+def test_weights_that_are_not_finite_are_named(tmp_path):
+    state = tensors()
+    state["midlayer.mlp.up_proj.weight"][3, 5:7] = float("nan")
+    state["norm.weight"][2] = float("-inf")
+    with pytest.raises(DrafterError, match="NaN or infinity among the weights") as caught:
+        load_drafter(write(tmp_path, state), device="cpu")
+    assert "midlayer.mlp.up_proj.weight holds 2 of 1,152 (nan first, at [3, 5])" in str(caught.value)
+    assert "norm.weight holds 1 of 24 (-inf first, at [2])" in str(caught.value)
+    table = torch.zeros(V, H).index_fill_(0, torch.tensor([7]), float("nan"))
+    folder = write(tmp_path / "table", tensors() | {"embed_tokens.weight": table})
+    assert own_embedding(folder, torch.tensor([6, 8])).width == H  # rows that nobody asks for are not read
+    with pytest.raises(DrafterError, match=r"embed_tokens\.weight .rows of the samples' tokens. holds 24 of 48"):
+        own_embedding(folder, torch.tensor([6, 7]))
 
 
 def test_rotary_takes_the_dtype_of_the_states():

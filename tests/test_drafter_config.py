@@ -106,7 +106,10 @@ def test_mla_drafter():
         ({"q_lora_rank": 0}, "q_lora_rank is 0, expected a positive integer"),
         ({"qk_rope_head_dim": 5}, "qk_rope_head_dim is 5, expected an even number"),
         ({"mla_use_nope": True}, "mla_use_nope .*expected an MLA layer with rope"),
-        ({"rope_scaling": {"type": "yarn", "factor": "64", "mscale_all_dim": 1.0}}, "the rope's factor is '64', expected a number"),
+        (
+            {"rope_scaling": {"type": "yarn", "factor": "64", "mscale_all_dim": 1.0}},
+            "the rope's factor is '64', expected a number, at least 1",
+        ),
     ],
 )
 def test_an_mla_drafter_that_cannot_be_built(change, said):
@@ -156,6 +159,16 @@ def test_null_draft_vocabulary_is_the_whole_one():
         ({**SPECFORGE, "rms_norm_eps": float("nan")}, "rms_norm_eps is nan, expected a positive number"),
         ({**SPECFORGE, "rope_theta": "1e6"}, "rope_theta is '1e6', expected a positive number"),
         ({}, "names no EAGLE-3 drafter"),
+        ({**SPECFORGE, "num_key_value_heads": 3}, "num_key_value_heads is 3, expected a divisor of num_attention_heads 4"),
+        ({**SPECFORGE, "num_key_value_heads": 8}, "num_key_value_heads is 8, expected a divisor"),
+        ({**SPECFORGE, "head_dim": 7}, "head_dim is 7, expected an even number"),
+        ({**SPECFORGE, "hidden_size": 20}, "head_dim is 5, expected an even number"),
+        ({**SPECFORGE, "intermediate_size": 2**31}, "intermediate_size is 2147483648, expected at most 2147483647"),
+        ({**SPECFORGE, "rope_theta": 10**400}, "rope_theta is 10+, expected a positive number"),
+        ({**SPECFORGE, "hidden_act": ["silu"]}, r"hidden_act is \['silu'\], expected the name of an activation"),
+        ({**SPECFORGE, "num_aux_hidden_states": 0}, "num_aux_hidden_states is 0, expected a positive integer, at most 64"),
+        ({**SPECFORGE, "num_aux_hidden_states": -3}, "num_aux_hidden_states is -3, expected a positive"),
+        ({**SPECFORGE, "num_aux_hidden_states": "3"}, "num_aux_hidden_states is '3', expected a positive"),
         ({**SPECFORGE, "num_aux_hidden_states": 10**8}, "num_aux_hidden_states is 100000000, expected at most 64"),
         ({**SPECFORGE, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [2] * 60_000}}, "eagle_config.* is 60000, expected at most 64"),
     ],
@@ -163,6 +176,28 @@ def test_null_draft_vocabulary_is_the_whole_one():
 def test_unusable_configs_say_why(config, message):
     with pytest.raises(DrafterConfigError, match=message):
         DrafterConfig.from_dict(config, source="d/config.json")
+
+
+@pytest.mark.parametrize(
+    ("rope", "said"),
+    [
+        ({"type": ["yarn"]}, r"the rope's type is \['yarn'\], expected a name"),
+        ({"type": "yarn", "factor": 0}, "the rope's factor is 0, expected a number, at least 1"),
+        ({"type": "yarn", "factor": float("inf")}, "the rope's factor is inf"),
+        ({"type": "yarn", "factor": 2.0, "beta_fast": "x"}, "the rope's beta_fast is 'x', expected a number, at least 0"),
+        ({"type": "yarn", "factor": 2.0, "attention_factor": "x"}, "the rope's attention_factor is 'x'"),
+        ({"type": "llama3", "factor": 2.0, "low_freq_factor": [1]}, r"the rope's low_freq_factor is \[1\]"),
+        (
+            {"type": "llama3", "factor": 2.0, "original_max_position_embeddings": 0},
+            "rope: original_max_position_embeddings is 0, expected a p",
+        ),
+        ({"type": "yarn", "factor": 2.0, "original_max_position_embeddings": "x"}, "original_max_position_embeddings is 'x', expected a p"),
+        ({"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 2**40}, "expected at most 2147483647"),
+    ],
+)
+def test_parameters_of_a_rope_that_are_no_such_numbers(rope, said):
+    with pytest.raises(DrafterConfigError, match=said):
+        DrafterConfig.from_dict({**SPECFORGE, "rope_scaling": rope}, source="d/config.json")
 
 
 def test_reading_the_file(tmp_path):
@@ -189,6 +224,9 @@ def test_reading_the_file(tmp_path):
                 read_config(path)
         else:
             assert read_config(path)["hidden_size"] == 64
+    path.write_text('{"hidden_size": ' + "9" * 5000 + "}")
+    with pytest.raises(DrafterConfigError, match="is not JSON: Exceeds the limit"):
+        read_config(path)
     path.write_text("[" * 50_000)
     with pytest.raises(DrafterConfigError, match="is not JSON"):
         read_config(path)

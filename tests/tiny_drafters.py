@@ -17,7 +17,8 @@ FLAG_SETS = {
     "fc_norm": {"fc_norm": True},
     "specforge_no_final_norm": {"norm_output_meaning": "logits", "norm_output": False},
     "qwen3": {"layer_type": "qwen3"},
-    "biases": {"attention_bias": True, "fc_bias": True},
+    "biases": {"attention_bias": True, "mlp_bias": True, "fc_bias": True},
+    "gelu": {"hidden_act": "gelu"},
 }
 
 

@@ -70,7 +70,8 @@ def works(inv: Investigation) -> Iterator[Finding]:
         evidence=f"{counts.right[0]:,} of {counts.counted[0]:,} tokens in {inv.sampled} ({_interval(low, high)}), "
         f"judged by {own.judged_by}. Always saying the commonest token would be right {chance:.1%} of the time. "
         f"{counts.out_of_vocabulary[0] / counts.counted[0]:.1%} of the right tokens are outside the draft vocabulary."
-        + ("" if own.mask_known else " The loss mask is unknown: all positions count."),
+        + ("" if own.mask_known else " The loss mask is unknown: all positions count.")
+        + f" {inv.drafter.config.note}".rstrip(),
         numbers={"interval": [low, high], "constant_guess": chance, **own.to_json()},
         next=""
         if good

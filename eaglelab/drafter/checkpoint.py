@@ -5,7 +5,8 @@ Quantised weights (FP8, INT8, packed integers) come dequantised out of `eaglelab
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +54,14 @@ def load_drafter(
     """The drafter of a folder, ready to replay, and the audit of its tensors.
 
     lm_head: [V, H], the target's, for a checkpoint that borrows it (only one over the whole vocabulary can). Raises DrafterError: tensors missing or of the wrong shape (by
-    name), a layer type that the replay does not run, d2t out of range; DrafterConfigError for a config that is no EAGLE-3 drafter's.
+    name), values that are not finite, a layer type that the replay does not run, d2t out of range; DrafterConfigError for a config that is no EAGLE-3 drafter's.
     """
     folder = Path(folder)
     config = DrafterConfig.load(folder)
     try:
         checkpoint = open_checkpoint(folder)
         check_runs(config, checkpoint.names(), folder)
+        config = without_biases(config, checkpoint.names())
         shapes = {n: checkpoint.shape(n) for n in checkpoint.names()}
         expected = expected_tensors(config)
         for name, shape in shapes.items():
@@ -92,9 +94,35 @@ def load_drafter(
     kind = choose_dtype(dtype, place)
     for name in state:  # one at a time: no second copy of the whole drafter
         state[name] = state[name].to(place) if name == "d2t" else state[name].to(place, kind)
+    check_finite(state, folder)
     drafter.load_state_dict(state, strict=False, assign=True)  # the audit has compared every name
     drafter.to(place).requires_grad_(False)  # the rotary's tables move
     return drafter.eval(), audit
+
+
+def without_biases(config: DrafterConfig, names: Iterable[str]) -> DrafterConfig:
+    """The config of a drafter of SpecForge, whose layers have no biases whatever the config says (0.2.0, modeling/draft/llama3_eagle.py),
+    unless its file holds some."""
+    says = [key for key in ("attention_bias", "mlp_bias") if getattr(config, key)]
+    if config.family != "specforge" or not says or any(n.endswith(("_proj.bias", "_mqa.bias")) for n in names):
+        return config
+    note = f"{' and '.join(says)} of the config left out: the file holds no bias, and SpecForge trains none."
+    return replace(config, attention_bias=False, mlp_bias=False, note=note)
+
+
+def check_finite(tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Raise DrafterError for NaN or infinity among weights, naming tensors, how many and the first place."""
+    bad = []
+    for name, tensor in tensors.items():
+        wrong = ~tensor.isfinite()
+        if bool(wrong.any()):
+            place = wrong.nonzero()[0].tolist()
+            bad.append(f"{name} holds {int(wrong.sum()):,} of {wrong.numel():,} ({tensor[tuple(place)]} first, at {place})")
+    if bad:
+        raise DrafterError(
+            f"{folder}: NaN or infinity among the weights: {few(bad, 3, '; ')}. Nothing can be drafted with them: take an earlier checkpoint, or "
+            "copy the file again"
+        )
 
 
 def check_runs(config: DrafterConfig, names: Iterable[str], folder: Path) -> None:
@@ -127,4 +155,6 @@ def own_embedding(folder: str | Path, token_ids: Tensor) -> EmbeddingRows | None
     if name is None:
         return None
     ids = token_ids.unique()
-    return EmbeddingRows(ids, checkpoint.rows(name, ids), "the drafter's own embedding table")
+    rows = checkpoint.rows(name, ids)
+    check_finite({f"{name} (rows of the samples' tokens)": rows}, Path(folder))
+    return EmbeddingRows(ids, rows, "the drafter's own embedding table")

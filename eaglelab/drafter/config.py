@@ -6,6 +6,7 @@ Read from EAGLE's official code, SpecForge, AngelSlim, ModelOpt and speculators 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,11 @@ MAX_SLOTS = 64
 
 MAX_LAYERS = 128
 """Decoder layers of a drafter; they have one, seldom up to five."""
+MAX_COUNT = 2**31 - 1
+"""Any size in a config: products of two of them are still sizes."""
+ROPE_LEAST = {"factor": 1.0, "mscale": 0.0, "mscale_all_dim": 0.0, "attention_factor": 0.0, "beta_fast": 0.0, "beta_slow": 0.0}
+ROPE_LEAST |= {"low_freq_factor": 0.0, "high_freq_factor": 0.0, "partial_rotary_factor": 0.0}
+"""Numbers among a rope's parameters -> the least that they may be."""
 
 
 class DrafterConfigError(ValueError):
@@ -79,8 +85,14 @@ class DrafterConfig:
     norm_output_meaning: str = "recurrence"
     """`recurrence` (engines, speculators: the next step starts from the normed state) or `logits` (SpecForge: norm before lm_head)."""
     attention_bias: bool = False
+    mlp_bias: bool = False
+    """In llama layers alone (transformers' LlamaMLP)."""
+    hidden_act: str = "silu"
+    """Of the MLP, by its name in transformers."""
     fc_bias: bool = False
     tie_word_embeddings: bool = False
+    note: str = ""
+    """What was read otherwise than the file says, as a sentence."""
 
     @property
     def rotated_width(self) -> int:
@@ -112,6 +124,12 @@ class DrafterConfig:
             raise DrafterConfigError(
                 f"{source}: hidden_size {hidden} is no multiple of num_attention_heads {heads}, and no head_dim is given"
             )
+        kv_heads = heads if latent else count("num_key_value_heads", heads)
+        head_dim = latent.nope + latent.rope if latent else count("head_dim", hidden // heads)
+        if heads % kv_heads:
+            raise DrafterConfigError(f"{source}: num_key_value_heads is {kv_heads}, expected a divisor of num_attention_heads {heads}")
+        if head_dim % 2 and not latent:
+            raise DrafterConfigError(f"{source}: head_dim is {head_dim}, expected an even number: channels are rotated in pairs")
         draft_vocab = _count({**layer, **config}, source, "draft_vocab_size", vocab)
         if draft_vocab > vocab:
             raise DrafterConfigError(f"{source}: draft_vocab_size is {draft_vocab}, expected at most vocab_size {vocab}")
@@ -122,8 +140,8 @@ class DrafterConfig:
             vocab_size=vocab,
             draft_vocab_size=draft_vocab,
             num_attention_heads=heads,
-            num_key_value_heads=heads if latent else count("num_key_value_heads", heads),
-            head_dim=latent.nope + latent.rope if latent else count("head_dim", hidden // heads),
+            num_key_value_heads=kv_heads,
+            head_dim=head_dim,
             intermediate_size=count("intermediate_size"),
             rms_norm_eps=_number(layer, source, "rms_norm_eps", 1e-6),
             rope=normalise_rope(layer, source),
@@ -133,6 +151,8 @@ class DrafterConfig:
             latent=latent,
             sliding_window=_sliding_window(layer, source),
             family=family,
+            hidden_act=_activation(layer, source),
+            mlp_bias=layer_type == "llama" and bool(layer.get("mlp_bias")),
             **_flags(config, layer, family, source),
         )
 
@@ -162,7 +182,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
         raise DrafterConfigError(f"{path} cannot be read as text: {error}") from None
     try:
         config = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a plain ValueError
         raise DrafterConfigError(f"{path} is not JSON: {error}") from None
     if not isinstance(config, dict):
         raise DrafterConfigError(f"{path}: got a JSON {type(config).__name__}, expected an object with the config's keys")
@@ -201,10 +221,13 @@ def first_architecture(config: Mapping[str, Any]) -> str | None:
 
 
 def check_slots(config: Mapping[str, Any], source: str) -> None:
-    """Raise DrafterConfigError for more slots or layer ids than a drafter can have: what is sized by them would never end."""
+    """Raise DrafterConfigError for no slots, or more slots or layer ids than a drafter can have: what is sized by them would never end."""
     layer = config.get("transformer_layer_config")
     stated = [c.get("num_aux_hidden_states") for c in (config, layer) if isinstance(c, Mapping)]
-    numbers = [("num_aux_hidden_states is", n) for n in stated if isinstance(n, int)]
+    for number in stated:
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+            raise DrafterConfigError(f"{source}: num_aux_hidden_states is {number!r}, expected a positive integer, at most {MAX_SLOTS}")
+    numbers = [("num_aux_hidden_states is", n) for n in stated if n is not None]
     numbers += [(f"the number of ids in {key} is", len(ids)) for key, ids in written_ids(config).items()]
     for what, number in numbers:
         if number > MAX_SLOTS:
@@ -214,7 +237,7 @@ def check_slots(config: Mapping[str, Any], source: str) -> None:
 def num_slots(config: Mapping[str, Any]) -> int:
     """Inputs of fc, by the rule of the engines' drafter classes: `num_aux_hidden_states`, else the number of ids, else 3."""
     stated = config.get("num_aux_hidden_states")
-    if isinstance(stated, int) and not isinstance(stated, bool):
+    if stated is not None:
         return stated
     nested = config.get("eagle_config")
     if isinstance(nested, Mapping) and nested.get("use_aux_hidden_state") is False:
@@ -247,6 +270,13 @@ def _num_layers(layer: Mapping[str, Any], source: str) -> int:
     if number > MAX_LAYERS:
         raise DrafterConfigError(f"{source}: num_hidden_layers is {number}, expected at most {MAX_LAYERS}; is it the target's config?")
     return number
+
+
+def _activation(layer: Mapping[str, Any], source: str) -> str:
+    name = "silu" if layer.get("hidden_act") is None else layer["hidden_act"]
+    if not isinstance(name, str):
+        raise DrafterConfigError(f"{source}: hidden_act is {name!r}, expected the name of an activation, such as 'silu'")
+    return name
 
 
 def _sliding_window(layer: Mapping[str, Any], source: str) -> int | None:
@@ -307,10 +337,14 @@ def normalise_rope(layer: Mapping[str, Any], source: str = "config.json") -> dic
         rope |= {k: v for k, v in given.items() if v is not None} if isinstance(given, Mapping) else {}
     legacy_type = rope.pop("type", None)
     rope["rope_type"] = rope.get("rope_type") or legacy_type or "default"
+    if not isinstance(rope["rope_type"], str):
+        raise DrafterConfigError(f"{source}: the rope's type is {rope['rope_type']!r}, expected a name, such as 'llama3'")
     rope["rope_theta"] = _number(rope, source, "rope_theta", 10000.0)
-    for key in ("factor", "mscale", "mscale_all_dim"):
-        if key in rope and (isinstance(rope[key], bool) or not isinstance(rope[key], (int, float))):
-            raise DrafterConfigError(f"{source}: the rope's {key} is {rope[key]!r}, expected a number")
+    for key, least in ROPE_LEAST.items():
+        if key in rope and not (_is_number(rope[key]) and rope[key] >= least):
+            raise DrafterConfigError(f"{source}: the rope's {key} is {rope[key]!r}, expected a number, at least {least:g}")
+    if "original_max_position_embeddings" in rope:
+        _count(rope, f"{source}, rope", "original_max_position_embeddings")
     return rope
 
 
@@ -321,12 +355,19 @@ def _count(config: Mapping[str, Any], source: str, key: str, default: int | None
     value = default if value is None else value
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise DrafterConfigError(f"{source}: {key} is {value!r}, expected a positive integer")
+    if value > MAX_COUNT:
+        raise DrafterConfigError(f"{source}: {key} is {value}, expected at most {MAX_COUNT}; is the file damaged?")
     return value
 
 
 def _number(config: Mapping[str, Any], source: str, key: str, default: float) -> float:
     value = config.get(key)
     value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+    if not _is_number(value) or value <= 0:
         raise DrafterConfigError(f"{source}: {key} is {value!r}, expected a positive number")
     return float(value)
+
+
+def _is_number(value: object) -> bool:
+    """A finite number that a float can hold."""
+    return not isinstance(value, bool) and isinstance(value, (int, float)) and abs(value) <= sys.float_info.max

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eaglelab.drafter.config import DrafterConfig
+from eaglelab.drafter.config import DrafterConfig, DrafterConfigError
 from eaglelab.drafter.parts import Flags, RMSNorm, rotate, rotate_pairs
 
 Rotation = tuple[Tensor, Tensor]
@@ -105,8 +105,9 @@ class DraftLayer(nn.Module):
         self.self_attn = attention(config, 2 * width if first else width)
         self.mlp = nn.Module()
         for name in ("gate_proj", "up_proj"):
-            setattr(self.mlp, name, nn.Linear(width, config.intermediate_size, bias=False))
-        self.mlp.down_proj = nn.Linear(config.intermediate_size, width, bias=False)
+            setattr(self.mlp, name, nn.Linear(width, config.intermediate_size, bias=config.mlp_bias))
+        self.mlp.down_proj = nn.Linear(config.intermediate_size, width, bias=config.mlp_bias)
+        self.mlp.act = activation(config.hidden_act)
         for name in ("input_layernorm", *["hidden_norm"] * first, "post_attention_layernorm"):
             setattr(self, name, RMSNorm(width, config.rms_norm_eps))
 
@@ -124,7 +125,19 @@ class DraftLayer(nn.Module):
         """attended: [R, heads, D], residual: [R, H] -> the layer's output [R, H]."""
         hidden = residual + self.self_attn.output(attended, flags)
         x = self.post_attention_layernorm(hidden)
-        return hidden + self.mlp.down_proj(F.silu(self.mlp.gate_proj(x)) * self.mlp.up_proj(x))
+        return hidden + self.mlp.down_proj(self.mlp.act(self.mlp.gate_proj(x)) * self.mlp.up_proj(x))
+
+
+def activation(name: str) -> nn.Module:
+    """transformers' activation of that name, as trainers look it up. Raises DrafterConfigError where there is none, or one with weights."""
+    from transformers.activations import ACT2FN
+
+    found = ACT2FN[name] if name in ACT2FN else None  # noqa: SIM401 - its get() gives the class
+    if found is None or any(True for _ in found.parameters()):
+        raise DrafterConfigError(
+            f"the drafter's hidden_act is {name!r}, expected an activation of transformers without weights, such as 'silu'"
+        )
+    return found
 
 
 def yarn_factor(rope: dict) -> float:

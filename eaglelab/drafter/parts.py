@@ -54,7 +54,7 @@ class Rotary(nn.Module):
     """cos and sin for row positions, by transformers' own rules for every rope type (default, linear, llama3, yarn, ...).
 
     `mrope` is the default rope here: on text its three positions are one. Raises DrafterConfigError for a rope that transformers does
-    not know or that lacks a parameter.
+    not know, that lacks a parameter, or whose tables are not finite.
     """
 
     def __init__(self, config: DrafterConfig) -> None:
@@ -76,8 +76,15 @@ class Rotary(nn.Module):
                 **options,
             )
             self.tables = LlamaRotaryEmbedding(config=llama)
-        except (KeyError, TypeError, ValueError) as error:
+            for last in (config.max_position_embeddings, 2):  # long contexts first: some ropes keep what they were last asked for
+                self._try(torch.tensor([0, 1, last - 1]), config.rotated_width)
+        except Exception as error:  # transformers' own arithmetic over numbers out of a file
             raise DrafterConfigError(f"the drafter's rope {config.rope} cannot be built ({type(error).__name__}: {error})") from error
+
+    def _try(self, positions: Tensor, width: int) -> None:
+        tables = self(positions, torch.empty(0))
+        if any(t.shape[-1] != width or not bool(t.isfinite().all()) for t in tables):
+            raise ValueError(f"its cos and sin are not {width} finite numbers each at positions {positions.tolist()}")
 
     @torch.no_grad()
     def forward(self, positions: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:

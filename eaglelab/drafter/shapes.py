@@ -37,6 +37,8 @@ def _layer(config: DrafterConfig, name: str, *, first: bool) -> Shapes:
     """The first layer takes the embedding beside the state, and norms the state by `hidden_norm`; further layers are plain ones."""
     width, inner = config.hidden_size, config.intermediate_size
     shapes: Shapes = {f"mlp.{n}_proj.weight": (inner, width) for n in ("gate", "up")} | {"mlp.down_proj.weight": (width, inner)}
+    if config.mlp_bias:
+        shapes |= {f"{n.removesuffix('weight')}bias": shape[:1] for n, shape in list(shapes.items())}
     norms = ("input_layernorm", *["hidden_norm"] * first, "post_attention_layernorm")
     shapes |= {f"{norm}.weight": (width,) for norm in norms}
     attention = _latent(config, 2 * width if first else width) if config.latent else _grouped(config, 2 * width if first else width)

@@ -34,6 +34,7 @@ class SequentialDrafter:
         self.config, self.embedding, self.flags = drafter.config, embedding, flags or Flags.of(drafter.config)
         if self.config.rope.get("rope_type", "default") != "default":
             raise ValueError("the sequential reference knows the default rope only")
+        self.activation = drafter.midlayer.mlp.act
         self.vocabulary = [i + int(off) for i, off in enumerate(drafter.d2t.tolist())]
         c, like = self.config, self.weights["fc.weight"]
         widths = (c.head_dim, c.latent.value if c.latent else c.head_dim)
@@ -94,7 +95,7 @@ class SequentialDrafter:
         mixed = (weight[..., None] * said).sum(0).to(x.dtype).flatten()  # [heads * D]
         middle = residual + self._linear(f"{attention}.o_proj", mixed, biased=not (c.latent and self.flags.skip_attention_bias))
         y = self._norm(f"{name}.post_attention_layernorm.weight", middle)
-        gate = torch.nn.functional.silu(self._linear(f"{name}.mlp.gate_proj", y))
+        gate = self.activation(self._linear(f"{name}.mlp.gate_proj", y))
         return middle + self._linear(f"{name}.mlp.down_proj", gate * self._linear(f"{name}.mlp.up_proj", y))
 
     def _grouped_heads(self, name: str, x: Tensor, position: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -13,7 +13,8 @@ SPECULATORS = {
     }
     for layer, layers, norm, before, output in product(("llama", "qwen3"), (1, 2), NORMS, (False, True), (False, True))
 } | {
-    "speculators-biases": {"inner": {"attention_bias": True}},
+    "speculators-biases": {"inner": {"attention_bias": True, "mlp_bias": True}},
+    "speculators-gelu": {"inner": {"hidden_act": "gelu_pytorch_tanh"}},
     "speculators-five-slots": {"slots": 5, "flags": {"norm_before_fc": True}},
     "speculators-whole-vocabulary": {"draft_vocab": V},
     "speculators-three-layers": {"layer": "qwen3", "num_layers": 3},
@@ -28,5 +29,7 @@ SPECFORGE = {
     "specforge-fc_norm-no-final-norm": {"fc_norm": True, "norm_output": False},
     "specforge-llama3-rope": {"rope_parameters": LLAMA3 | {"rope_theta": 10000.0}},
     "specforge-yarn-rope": {"rope_parameters": YARN | {"rope_theta": 10000.0, "original_max_position_embeddings": 16}},
+    "specforge-relu": {"hidden_act": "relu"},
+    "specforge-says-biases": {"attention_bias": True, "mlp_bias": True},
     "specforge-wider-target": {"target_hidden_size": 40, "fc_norm": True},
 }
