@@ -472,6 +472,43 @@ def test_what_is_no_regular_file_is_no_sample_and_is_never_waited_for(sharded):
     assert list(dump.skipped) == ["rows_0-6/data_93.pt"]
 
 
+def test_a_link_to_itself_is_a_sample_that_is_lost_and_ends_no_listing(sharded):
+    (sharded / "rows_0-6" / "data_94.pt").symlink_to("data_94.pt")
+    (sharded / "folder").symlink_to(sharded / "folder")
+    dump = open_dump(sharded)
+    assert (len(dump), len(list(dump.samples(None)))) == (13, 12)
+    assert "Too many levels of symbolic links" in dump.skipped["rows_0-6/data_94.pt"]
+    assert check_health(dump, max_samples=None).summary["text"] == "13 of 13 samples looked at, 1 with errors"
+
+
+def test_a_folder_that_cannot_be_listed_is_told_and_ends_no_listing(sharded, monkeypatch):
+    scandir = os.scandir
+
+    def closed(folder):
+        if str(folder).endswith("rows_6-12"):
+            raise PermissionError(13, "Permission denied")
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    dump = open_dump(sharded)
+    assert (len(dump), dump.notes) == (6, ["the folder rows_6-12/ cannot be listed (Permission denied): its samples are left out"])
+
+
+@pytest.mark.parametrize(
+    ("names", "keys"),
+    [
+        (("sampleA.pt", "sampleB.pt", "sampleC_1.pt"), 3),
+        (("data_0.pt", "data_1.pt", "data_2.pt", "best.pt"), 3),
+        (("data_0.pt", "best.pt"), 2),
+    ],
+)
+def test_a_name_without_a_number_is_no_sample_only_where_most_are_numbered(tmp_path, names, keys):
+    for i, name in enumerate(names):
+        torch.save(sample(seed=i), tmp_path / name)
+    dump = open_dump(tmp_path)
+    assert (len(dump), dump.stray) == (keys, ["best.pt"] if keys < len(names) else [])
+
+
 def test_a_name_that_is_no_text_is_left_out(tmp_path):
     torch.save(sample(), tmp_path / "data_0.pt")
     (tmp_path / "data_0.pt").with_name(os.fsdecode(b"data_\xff.pt")).write_bytes((tmp_path / "data_0.pt").read_bytes())

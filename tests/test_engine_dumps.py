@@ -303,6 +303,16 @@ def test_raw_files_of_vllm_say_nothing_of_ids_and_masks(tmp_path):
     assert all(s.loss_mask is None and s.notes == () for s in dump.samples())
 
 
+def test_a_checkpoint_beside_the_states_is_no_sample(tmp_path):
+    write_hs(tmp_path / "hs_0.safetensors", [1, 2, 3])
+    for name in ("model.safetensors", "model-00001-of-00002.safetensors", "adapter_model.safetensors"):
+        save_file({"lm_head.weight": torch.zeros(2, 2)}, tmp_path / name)
+    dump = open_dump(tmp_path)
+    assert (dump.keys, len(dump.stray)) == (["hs_0.safetensors"], 3)
+    details = check_health(dump).table.query("what == 'stray file'")["detail"]
+    assert set(details) == {"left out by its name, unopened"}
+
+
 def test_three_slots_where_four_are_asked_for(speculators):
     for i, (ids, _) in enumerate(ROWS):
         write_hs(speculators / "hidden_states" / f"hs_{i}.safetensors", ids, slots=3)

@@ -218,7 +218,7 @@ def test_stray_files_and_broken_metadata_are_told(tmp_path):
     torch.save({1: 2}, tmp_path / "token_freq.pt")
     (tmp_path / "data_config.json").write_text("{")
     health = check_health(write(tmp_path))
-    assert rows(health, "token_freq.pt")["stray file"] == ("a torch file that is no sample; it is left out", "note")
+    assert rows(health, "token_freq.pt")["stray file"] == ("left out by its name, unopened", "note")
     assert "cannot be read as JSON" in rows(health, "")["metadata"][0]
     assert health.summary["with_errors"] == 0
 

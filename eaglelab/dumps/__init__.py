@@ -52,8 +52,8 @@ class Dump:
         self.hidden_size: int | None = most_common(p.hidden_size for p in tried.probes)
         self.implied, notes = self.reader.implied(listing, tried.probes)
         """What the format and its metadata say about the slots: claims, never evidence."""
-        self.notes = [*notes, *others]
-        """What is wrong with the metadata or lacks in the format, and which files are left out."""
+        self.notes = [*notes, *others, *listing.closed]
+        """What is wrong with the metadata or lacks in the format, and what is left out."""
         self._refused = refused
         self.skipped: dict[str, str] = {}
         """Samples that `samples()` could not read, with the reason."""

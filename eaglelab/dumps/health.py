@@ -107,7 +107,7 @@ def gather(dump: Dump, reports: Iterable[SampleHealth]) -> Health:
     problems += _duplicates(reports)
     counts = Counter(problem.sample for problem in problems)
     facts = [{"sample": r.key, **r.facts, "problems": counts[r.key]} for r in reports]
-    problems += [Problem(name, "stray file", "a torch file that is no sample; it is left out", NOTE) for name in dump.stray]
+    problems += [Problem(name, "stray file", _why_stray(dump), NOTE) for name in dump.stray]
     problems += [Problem("", "metadata", note, WARNING) for note in dump.notes]
     problems += [Problem("", "claim", dump.implied.describe(), NOTE)] if dump.implied and dump.implied.certain else []
     order = {ERROR: 0, WARNING: 1, NOTE: 2}
@@ -117,6 +117,11 @@ def gather(dump: Dump, reports: Iterable[SampleHealth]) -> Health:
         samples=pd.DataFrame(facts, columns=SAMPLE_COLUMNS).astype(dict.fromkeys(COUNT_COLUMNS, "Int64")),
         summary=_summary(dump, reports, rows),
     )
+
+
+def _why_stray(dump: Dump) -> str:
+    by_name = isinstance(dump.reader, (OneFile, RawFolders))
+    return "left out by its name, unopened" if by_name else "left out: it holds no prompt"
 
 
 COUNT_COLUMNS = ("tokens", "slots", "trained", "first_trained", "problems")
