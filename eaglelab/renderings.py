@@ -9,20 +9,25 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from eaglelab.outside_json import too_deep
-from eaglelab.text import first_difference, token_texts
+from eaglelab.text import QUESTION, first_difference, token_texts
 
 GRAM = 4
 """Tokens in a row by which two renderings are told to be of one conversation."""
 ALIKE = 0.5
 """Share of our prompt's own grams that the other must have too."""
+ALL_BUT_A_FEW = 0.9
+"""The same where nothing is known of the template: too few renderings, and no tokenizer."""
 MAX_ROWS, MAX_LINE = 20_000, 10_000_000
 """Lines of a JSONL file, or samples of the other dump, that are read; characters of a line."""
+SEEN_FIRST = 64
+"""Of the other renderings, those out of which the tokens that most of them share are known."""
 CONTEXT = 6
 """Tokens shown before the first difference."""
 
@@ -47,11 +52,11 @@ class Rendering:
 def compare_renderings(ours: Sequence[Rendering], theirs: Iterable[Rendering], tokenizer: Any | None = None) -> pd.DataFrame:
     """One row a rendering of ours: sample, other, matched, differ, position, ours, theirs, before, where.
 
-    matched: `text` (both say the same: they share tokens in a row that most of ours do not), `name` (only their keys are the same), or ""
-    for none. differ: True, False (equal as far as the shorter one goes), missing without a match. ours, theirs: the two tokens at the
+    matched: `text` (both say the same: they share tokens in a row that are not the template's), `name` (only their keys are the same), or
+    "" for none. differ: True, False (equal as far as the shorter one goes), missing without a match. ours, theirs: the two tokens at the
     first difference; where: `prompt` or `answer` by our loss mask, "" where that is unknown.
     """
-    pairs = _pairs(ours, theirs)
+    pairs = _pairs(ours, theirs, _of_the_template(tokenizer))
     return pd.DataFrame([_row(mine, *pairs.get(i, (None, "")), tokenizer) for i, mine in enumerate(ours)], columns=COLUMNS).astype(
         {"position": "Int64", "differ": "boolean"}
     )
@@ -63,8 +68,13 @@ COLUMNS = ["sample", "other", "matched", "differ", "position", "ours", "theirs",
 def summary(table: pd.DataFrame) -> str:
     """In a sentence or two: how many differ, and the commonest first difference."""
     matched = table[table["matched"] != ""]
-    differ = matched[matched["differ"]]
-    lost = f" {len(table) - len(matched)} of {len(table)} samples have no counterpart." if len(matched) < len(table) else ""
+    differ, named = matched[matched["differ"]], int((matched["matched"] == "name").sum())
+    lost = (
+        f" {named} of {len(matched)} were matched by their names alone and share little text: they may be other conversations."
+        if named
+        else ""
+    )
+    lost += f" {len(table) - len(matched)} of {len(table)} samples have no counterpart." if len(matched) < len(table) else ""
     if not len(differ):
         return f"{len(matched)} of {len(table)} samples are the same in both renderings, as far as the shorter one goes.{lost}"
     (position, ours, theirs), n = Counter(zip(differ["position"], differ["ours"], differ["theirs"], strict=True)).most_common(1)[0]
@@ -88,14 +98,16 @@ def _row(mine: Rendering, other: Rendering | None, matched: str, tokenizer: Any 
     return row | {"differ": True, "position": place, "ours": ours, "theirs": theirs, "before": before, "where": where}
 
 
-def _pairs(ours: Sequence[Rendering], theirs: Iterable[Rendering]) -> dict[int, tuple[Rendering, str]]:
+def _pairs(ours: Sequence[Rendering], theirs: Iterable[Rendering], template: set[tuple[int, ...]]) -> dict[int, tuple[Rendering, str]]:
     """Place in ours -> (the other rendering of the same conversation, how it was found), each of theirs at most once, best first.
 
-    A doubled BOS or another system prompt moves every token, so runs of tokens of our prompt are looked for, without those that most of
-    ours share (the template's).
+    A doubled BOS or another system prompt moves every token, so runs of tokens of our prompt are looked for, without the template's: those
+    that are known, and those that most of ours or of theirs share.
     """
-    often = Counter(g for mine in ours for g in _grams(mine.ids))
-    shared = {g for g, n in often.items() if n > len(ours) / 2} if len(ours) > 2 else set()
+    theirs = iter(theirs)
+    first = list(islice(theirs, SEEN_FIRST))
+    shared = template | _in_most(ours) | _in_most(first)
+    enough = ALIKE if shared else ALL_BUT_A_FEW
     own = [_grams(mine.ids[: mine.first_trained]) - shared for mine in ours]
     holders: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for place, grams in enumerate(own):
@@ -103,9 +115,9 @@ def _pairs(ours: Sequence[Rendering], theirs: Iterable[Rendering]) -> dict[int, 
             holders[gram].append(place)
     by_key = {mine.key: place for place, mine in enumerate(ours)}
     found: list[tuple[float, bool, int, Rendering]] = []  # share of the grams, same key, place in ours
-    for other in theirs:
+    for other in chain(first, theirs):
         hits = Counter(place for gram in _grams(other.ids) for place in holders.get(gram, ()))
-        found += [(n / len(own[i]), other.key == ours[i].key, i, other) for i, n in hits.items() if n >= ALIKE * len(own[i])]
+        found += [(n / len(own[i]), other.key == ours[i].key, i, other) for i, n in hits.items() if n >= enough * len(own[i])]
         if other.key in by_key:
             found.append((0.0, True, by_key[other.key], other))
     pairs: dict[int, tuple[Rendering, str]] = {}
@@ -115,6 +127,22 @@ def _pairs(ours: Sequence[Rendering], theirs: Iterable[Rendering]) -> dict[int, 
             pairs[place] = other, "text" if share else "name"
             taken.add(id(other))
     return pairs
+
+
+def _in_most(renderings: Sequence[Rendering]) -> set[tuple[int, ...]]:
+    """Grams that more than half of several renderings hold."""
+    often = Counter(g for r in renderings for g in _grams(r.ids))
+    return {g for g, n in often.items() if n > len(renderings) / 2} if len(renderings) > 2 else set()
+
+
+def _of_the_template(tokenizer: Any | None) -> set[tuple[int, ...]]:
+    """Grams of a rendered question without the question: the template's own, with and without the header of an answer."""
+    try:
+        ask = [{"role": "user", "content": QUESTION}]
+        text = tokenizer.apply_chat_template(ask, tokenize=False, add_generation_prompt=True)
+    except Exception:  # no tokenizer, no template, or one that raises its own errors
+        return set()
+    return {g for part in text.split(QUESTION) for g in _grams(tokenizer(part, add_special_tokens=False)["input_ids"])}
 
 
 def _grams(ids: Sequence[int]) -> set[tuple[int, ...]]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+QUESTION = "QVWK"
+"""A question that a template writes nowhere of its own accord."""
 NAMED = {"\n": "⏎", "\t": "⇥", "\r": "␍"}
 
 
@@ -112,7 +114,7 @@ def answer_frame(tokenizer: Any) -> Frame:
     Templates run in transformers' sandbox.
     """
     eos = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
-    ask, mark = [{"role": "user", "content": "Hi"}], "QXJZ"
+    ask, mark = [{"role": "user", "content": QUESTION}], "QXJZ"
     try:
         plain = tokenizer.apply_chat_template(ask, tokenize=False)
         asked = tokenizer.apply_chat_template(ask, tokenize=False, add_generation_prompt=True)
@@ -120,10 +122,30 @@ def answer_frame(tokenizer: Any) -> Frame:
         before, _, after = told.rpartition(mark)
     except Exception:  # no template, or one that raises its own errors
         return Frame((), eos, _first_if_bos(tokenizer, tokenizer("Hi")["input_ids"]))
-    texts = [text[first_difference(plain, text) or 0 :] for text in (asked, before)]
+    texts = [_header(plain, text).rstrip(" ") for text in (asked, before)]  # a space goes into the answer's first token
     headers = dict.fromkeys(tuple(_encode(tokenizer, text)) for text in texts if text.strip())
     ends = dict.fromkeys([*_encode(tokenizer, after)[:1], *eos])
     return Frame(tuple(headers), tuple(ends), _first_if_bos(tokenizer, _encode(tokenizer, plain)))
+
+
+def _header(plain: str, text: str) -> str:
+    """What stands before an answer in `text`: all that the question alone (`plain`) lacks. Where that is nothing (Mistral writes no header of
+    its own), what follows the question's words."""
+    place = first_difference(plain, text)
+    added = "" if place is None else text[place:]
+    return added if added.strip() else text.rpartition(QUESTION)[2]
+
+
+def controls(tokenizer: Any) -> list[list[int]]:
+    """Token ids that the tokenizer itself makes: of a sentence, and of a question as its chat template renders it, where it has one. Those
+    that do not come back from their text say that no other text need."""
+    texts = ["The quick brown fox, 42 times.\n"]
+    try:
+        ask = [{"role": "user", "content": texts[0].strip()}]
+        texts.append(tokenizer.apply_chat_template(ask, tokenize=False, add_generation_prompt=True))
+    except Exception:  # no template, or one that raises its own errors
+        pass
+    return [_encode(tokenizer, text) for text in texts]
 
 
 def first_difference(a: Sequence[Any], b: Sequence[Any]) -> int | None:

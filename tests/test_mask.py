@@ -146,8 +146,17 @@ def test_what_only_looks_moved_is_not_called_so(shipped):
     found = start_by_header(think, [HEADER])
     assert found.offset == 0
     assert "the same 2 tokens stand between" in found.remark
-    assert start_by_header(think[:1], [HEADER]).offset == 2  # one sample cannot say what is the same in all
+    one = start_by_header(think[:1], [HEADER])  # one sample cannot say what is the same in all, nor that all are late
+    assert (one.offset, one.place) == (None, None)
+    assert "too few spans" in one.remark
+    assert (whole.place, found.place) == (-len(HEADER), 0)
     assert start_by_ids(around_start(think)).offset == 0
+
+
+def test_one_span_near_a_header_does_not_speak_for_all(shipped):
+    late = [moved(shipped[0], 1), *(replace(s, token_ids=s.token_ids + 50) for s in shipped[1:])]  # the others have no such header
+    start = start_by_header(late, [HEADER])
+    assert (start.offset, start.spans, start.of) == (None, 1, 10)
 
 
 def test_spans_that_start_at_different_places_are_undecided(shipped):

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 from case_builder import write_case
-from text_fakes import TALKS, conversation, encode, make_tokenizer, moved, talk_case, write_talks
+from text_fakes import SPECIALS, TALKS, TEMPLATE, conversation, encode, make_tokenizer, moved, talk_case, write_talks
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
+from transformers import PreTrainedTokenizerFast
 
 from eaglelab.checks import findings
 from eaglelab.cli import main
@@ -102,6 +104,86 @@ def test_a_moved_mask_fails(tokenizer, talks, tmp_path, places, words):
     assert words in found.title
     assert found.numbers["offset"] == places
     assert ("the whole mask is shifted" in found.evidence) == (places < 0)  # moved to the right, it ends with the sample
+
+
+IM = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ '<think>\n\n</think>\n\n' if m.role == 'assistant' and '</think>' not in m.content }}"
+IM += "{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+DEEPSEEK = "{{ bos_token }}{% for m in messages %}{{ '<User>' + m.content if m.role == 'user' else '<Assistant>' + m.content.split('</think>')[-1] + eos_token }}"
+DEEPSEEK += "{% endfor %}{% if add_generation_prompt %}<Assistant>GEN{% endif %}"
+MISTRAL = "{{ bos_token }}{% for m in messages %}{{ '[INST] ' + m.content + '[/INST]' if m.role == 'user' else ' ' + m.content + eos_token }}{% endfor %}"
+SHIFTED = {  # a template, what stands before and behind the answer (where @ the mask starts and stops), by the shift that is found or None
+    "Qwen3 thinking": (IM, "<|im_start|>user\n{q}<|im_end|>\n<|im_start|>assistant\n@<think>\n{t}</think>\n\n{a}<|im_end|>@\n", {2: None}),
+    "Qwen3 without": (IM, "<|im_start|>user\n{q}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n@{a}<|im_end|>@\n", {}),
+    "DeepSeek": (DEEPSEEK.replace("GEN", ""), "<s><User>{q}<Assistant>@{a}<|im_end|>@", {}),
+    "R1": (DEEPSEEK.replace("GEN", "<think>\n"), "<s><User>{q}<Assistant><think>\n@{t}</think>{a}<|im_end|>@", {}),
+    "Mistral": (MISTRAL, "<s>[INST] {q}[/INST]@{a}<|im_end|>@", {}),
+}
+
+
+@pytest.mark.parametrize("places", [-3, -2, -1, 0, 1, 2, 3])
+@pytest.mark.parametrize("name", SHIFTED)
+def test_a_moved_mask_is_named_whatever_the_template(tmp_path, name, places):
+    template, text, undecided = SHIFTED[name]
+    tokenizer = make_tokenizer(template)
+    specials = ["<think>", "</think>", "<User>", "<Assistant>", "[INST]", "[/INST]"]
+    tokenizer.add_special_tokens({"additional_special_tokens": specials})
+    samples = []
+    for i, (ask, answer) in enumerate(TALKS):
+        parts = [encode(tokenizer, p) for p in text.format(q=ask, a=answer, t=f"{'klmnop'[i]} so {ask}").split("@")]
+        samples.append(
+            ([i for part in parts for i in part], moved([k for k, part in zip((0, 1, 0), parts, strict=True) for _ in part], places))
+        )
+    found = look(talk_case(tmp_path, samples, tokenizer), "text.shift")
+    expected = undecided.get(places, places)
+    assert (found.numbers["offset"], found.status) == (expected, PASS if expected == 0 else CANNOT_TELL if expected is None else FAIL)
+
+
+@pytest.mark.parametrize(("cut", "ids"), [(1, "the end token does not train"), (-1, "the line end trains too")])
+def test_rules_for_the_end_of_a_turn_are_no_shift(tokenizer, talks, tmp_path, cut, ids):
+    line = encode(tokenizer, "\n")
+    ends = [(t + line, [*mask[: len(mask) - max(cut, 0)], *[0] * max(cut, 0), int(cut < 0)]) for t, mask in talks]
+    assert look(talk_case(tmp_path, ends, tokenizer), "text.shift").status is PASS
+
+
+def test_a_whole_header_that_trains_moves_the_first_prediction(tokenizer, talks, tmp_path):
+    header = encode(tokenizer, "<|im_start|>assistant\n")
+    early = [(ids, [int(m or any(mask[i : i + len(header) + 1])) for i, m in enumerate(mask)]) for ids, mask in talks]
+    by_id = look(talk_case(tmp_path, early, tokenizer, training={"framework": "speculators"}), "text.shift", "text.first_token")
+    assert by_id["text.shift"].status is PASS
+    assert by_id["text.first_token"].numbers["start"] == -len(header)
+    assert "no engine drafts" in by_id["text.first_token"].title
+
+
+def test_where_the_mask_lies_is_not_known_the_first_prediction_is_not_either(talks, tmp_path):
+    early = [(ids, moved(mask, -1)) for ids, mask in talks]
+    found = look(talk_case(tmp_path, early, training={"framework": "eagle"}), "text.first_token")
+    assert (found.status, found.numbers["start"]) == (CANNOT_TELL, None)
+
+
+def test_a_template_without_a_header_of_its_own():
+    tokenizer = make_tokenizer(MISTRAL)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["[INST]", "[/INST]"]})
+    assert answer_frame(tokenizer).headers == tuple(tuple(encode(tokenizer, h)) for h in ("[/INST]",))
+
+
+def test_prompts_are_not_held_against_a_tokenizer_that_changes_its_own_template(talks, tmp_path):
+    """Legacy SentencePiece writes a space behind each special token: plain text comes back, a rendered question does not."""
+    letters = [*map(chr, range(33, 127)), "\n", "\u2581"]
+    raw = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(letters)}, merges=[]))
+    raw.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    raw.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    raw.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in SPECIALS])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", eos_token="<|im_end|>")
+    tokenizer.chat_template = TEMPLATE
+    spaced = [conversation(tokenizer, *talk) for talk in TALKS]
+    found = look(talk_case(tmp_path, spaced, tokenizer), "text.tokens")
+    assert found.numbers["differ"] == 6
+    assert (found.status, found.numbers["faithful"]) == (CANNOT_TELL, False)
+
+
+def test_masks_of_ones_have_no_prompts_to_repeat(tokenizer, talks, tmp_path):
+    full = look(talk_case(tmp_path, [(ids, [1] * len(ids)) for ids, _ in talks], tokenizer), "text.faults")
+    assert full.numbers["the same prompt"] == 0
 
 
 def test_without_a_tokenizer_what_needs_one_is_not_given(talks, tmp_path):
@@ -242,6 +324,22 @@ def test_conversations_are_matched_by_what_they_say_not_by_place_or_name(tokeniz
     named = compare_renderings(renderings(talks), foreign, tokenizer)
     assert set(named["matched"]) == {"name"}
     assert set(named["position"]) == {0}
+    assert "6 of 6 were matched by their names alone and share little text: they may be other conversations." in summary(named)
+
+
+def test_one_sample_is_not_matched_by_the_templates_own_tokens(tokenizer):
+    system = "You are a helpful assistant that answers in one short sentence and never more than that."
+    mine, other = (
+        encode(tokenizer, f"<s><|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{ask}<|im_end|>\n<|im_start|>assistant\n")
+        for ask in ("Tell me of the tea in old China.", "Why do big red boats float on water?")
+    )
+    with_system = make_tokenizer(
+        "<s>" + f"<|im_start|>system\n{system}<|im_end|>\n" + tokenizer.chat_template.replace("{{ bos_token }}", "")
+    )
+    ours, theirs = [Rendering("a", mine, len(mine))], [Rendering("b", other), Rendering("c", [1, *mine])]
+    for known in (None, with_system):
+        assert compare_renderings(ours, theirs[:1], known)["matched"].tolist() == [""]
+        assert compare_renderings(ours, theirs, known)["other"].tolist() == ["c"]
 
 
 def test_jsonl_in_its_four_forms(tokenizer, talks, tmp_path):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 EMPTY_THINK = re.compile(r"<think>\s*</think>")
 FEW = 4
 """Below this many samples, nothing is said of what they have in common."""
+DRAFTS_FROM = "An engine drafts from an answer's second token on: the first one comes from the target itself, at prefill."
 ORDINALS = {1: "first", 2: "second", 3: "third", 4: "fourth", 5: "fifth"}
 
 
@@ -59,16 +60,14 @@ def around_start(inv: Investigation) -> pd.DataFrame:
 
 def mask_start(inv: Investigation) -> Start:
     """Where spans start against the answers: by the template's header where it is found, else by tokens that are the same in all samples."""
-    from eaglelab.dumps.mask import start_by_header, start_by_ids
+    from eaglelab.dumps.mask import against_ends, start_by_header, start_by_ids
 
     known = frame(inv)
-    if known is not None and known.headers:
-        found = start_by_header(inv.samples, known.headers)
-        if found.by:
-            return found
+    found = start_by_header(inv.samples, known.headers) if known is not None and known.headers else None
+    if found is None or not found.by:
         by_ids = start_by_ids(around_start(inv))
-        return replace(by_ids, remark="; ".join(filter(None, (by_ids.remark, found.remark))))
-    return start_by_ids(around_start(inv))
+        found = by_ids if found is None else replace(by_ids, remark="; ".join(filter(None, (by_ids.remark, found.remark))))
+    return found if known is None else against_ends(found, inv.samples, known.headers, known.ends)
 
 
 def _need_masks(inv: Investigation) -> list[Any]:
@@ -118,21 +117,33 @@ def first_token(inv: Investigation) -> Iterator[Finding]:
 
     _need_masks(inv)
     start = mask_start(inv)
-    offset = 0 if start.offset is None else start.offset
     name, ground = _framework(inv)
-    lies = {0: "at the answer's first token", None: "where nothing says whether it is the answer's first token"}
-    where = lies.get(start.offset) or f"{abs(offset)} token(s) {'before' if offset < 0 else 'behind'} the answer's first one"
+    if (place := start.place) is None:
+        yield Finding(
+            id="text.first_token",
+            title="Which prediction trains first in an answer cannot be told: nothing says whether the mask starts at the answer",
+            status=Status.CANNOT_TELL,
+            claim=DRAFTS_FROM,
+            numbers={"framework": name, "start": None, "first_trained": None},
+            next="text.shift says what would decide.",
+        )
+        return
+    where = (
+        "at the answer's first token"
+        if not place
+        else f"{abs(place)} token(s) {'before' if place < 0 else 'behind'} the answer's first one"
+    )
     rules = {1: "speculators and ModelOpt", 2: "SpecForge, EAGLE and AngelSlim"}
-    readings = {ahead: _reading(ahead + offset) for ahead in ((AHEAD[name],) if name else (1, 2))}
+    readings = {ahead: _reading(ahead + place) for ahead in ((AHEAD[name],) if name else (1, 2))}
     words = "; ".join(f"{text} ({name or rules[ahead]})" for ahead, text in readings.items())
     yield Finding(
         id="text.first_token",
         title=f"The first prediction that trains in an answer: {words}",
         status=Status.PASS if name else Status.NOT_GIVEN,
-        claim="An engine drafts from an answer's second token on: the first one comes from the target itself, at prefill.",
+        claim=DRAFTS_FROM,
         evidence=f"The mask starts {where} ({start.spans} of {start.of} spans). l[i] = 1 trains the prediction of token i + 1 by the rule of "
         f"speculators and ModelOpt, of token i + 2 by that of SpecForge, EAGLE and AngelSlim{ground}.",
-        numbers={"framework": name, "start": start.offset, "first_trained": {rules[a]: a + offset + 1 for a in readings}},
+        numbers={"framework": name, "start": place, "first_trained": {rules[a]: a + place + 1 for a in readings}},
         next="" if name else "`[training] framework` names the trainer, whose rule decides.",
     )
 
@@ -256,7 +267,7 @@ def fault_counts(inv: Investigation) -> dict[str, int]:
         prompt, answer = tuple(ids[:first]), tuple(ids[first : last + 1])
         counts["empty think block"] += EMPTY_THINK.search(_decoded(tokenizer, [ids[i] for i in trained])) is not None
         counts["truncated answer"] += not any(i in known.ends for i in (*answer[-3:], *ids[last + 1 : last + 2]))
-        counts["the same prompt"] += prompt in prompts
+        counts["the same prompt"] += bool(prompt) and prompt in prompts
         counts["the same answer"] += answer in answers
         prompts.add(prompt)
         answers.add(answer)
@@ -272,21 +283,20 @@ def _decoded(tokenizer: Any, ids: list[int]) -> str:
 
 def tokens(inv: Investigation) -> Iterator[Finding]:
     """Prompts turned to text and back to tokens: another tokenizer's ids do not come back."""
-    from eaglelab.text import encoded_again, first_difference, token_texts
+    from eaglelab.text import controls, encoded_again, first_difference, token_texts
 
     tokenizer = inv.tokenizer
     prompts = [(s.key, s.token_ids[: int(s.loss_mask.argmax())].tolist()) for s in _need_masks(inv)]
     prompts = [(key, ids) for key, ids in prompts if ids]
     if not prompts:
         raise NotGiven("a prompt before the mask", "only a prompt is sure to be its text's own tokens; no sample has one")
-    control = tokenizer("The quick brown fox, 42 times.\n", add_special_tokens=False)["input_ids"]
     differ = []
     for key, ids in prompts:
         again = encoded_again(tokenizer, ids) or []
         if (place := first_difference(ids, again)) is not None:
             pair = (token_texts(tokenizer, x[place : place + 1]) or ["(the end)"] for x in (ids, again))
             differ.append((key, place, *(text[0] for text in pair)))
-    faithful = encoded_again(tokenizer, control) == control
+    faithful = all(encoded_again(tokenizer, ids) == ids for ids in controls(tokenizer))
     n, bad = len(prompts), len(differ)
     first = f" The first: {differ[0][0]}, token {differ[0][1]}: {differ[0][2]!r} against {differ[0][3]!r}." if differ else ""
     yield Finding(
@@ -296,7 +306,7 @@ def tokens(inv: Investigation) -> Iterator[Finding]:
         claim="The dump's prompts were made with the target's tokenizer.",
         evidence="Each prompt (what stands before the mask) decoded and encoded again."
         + first
-        + ("" if faithful else " This tokenizer does not give plain text back either, so nothing follows from it."),
+        + ("" if faithful else " This tokenizer does not give a question of its own template back either, so nothing follows from it."),
         numbers={"prompts": n, "differ": bad, "faithful": faithful},
         next="Was the dump made with another tokenizer, or from pieces that were tokenised one by one? "
         "`eaglelab dump CASE --against OTHER` shows two renderings side by side."

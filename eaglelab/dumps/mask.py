@@ -23,7 +23,7 @@ SpecForge 0.2 algorithms/eagle3/model.py, AngelSlim) or l[t+1+k] (speculators 0.
 REACH = 6
 """Places looked at on either side of a span's start."""
 NEAR = 8
-"""A header that ends farther than this from a span's start is not the span's own."""
+"""A header that ends farther than this, and than it is long, from a span's start is not the span's own."""
 ALIKE = 0.9
 """Share of spans from which a token counts as the same in all: a few odd samples do not hide a shift."""
 FEW_SPANS = 4
@@ -139,7 +139,7 @@ def start_by_header(samples: Sequence[Sample], headers: Sequence[Sequence[int]])
     headers: token ids of what the template writes before an answer; a span that starts where any of them ends is right.
     """
     offsets: list[tuple[int, tuple[int, ...]]] = []
-    total, whole = 0, 0
+    total, whole, reach = 0, 0, max([NEAR, *map(len, headers)])
     for sample in samples:
         found, ids = _spans_of(sample), sample.token_ids.tolist()
         ends = {e for header in headers for e in _ends(ids, list(header))}
@@ -149,7 +149,7 @@ def start_by_header(samples: Sequence[Sample], headers: Sequence[Sequence[int]])
         for start, _ in found:
             i = bisect_left(order, start)
             near = min(order[max(0, i - 1) : i + 1], key=lambda e: abs(start - e), default=None)
-            if near is not None and abs(start - near) <= NEAR:
+            if near is not None and abs(start - near) <= reach:
                 whole += start in opens and start != near
                 offsets.append((start - near, tuple(ids[near:start])))
     if not offsets:
@@ -172,20 +172,23 @@ def start_by_header(samples: Sequence[Sample], headers: Sequence[Sequence[int]])
 
 
 def against_ends(start: Start, samples: Sequence[Sample], headers: Sequence[Sequence[int]], ends: Sequence[int]) -> Start:
-    """A start that only looks right (a header that is longer than the template's or trains too, or no header at all) held against the spans'
-    ends: where nearly all whole answers end beside the token that ends the turn, on one side, it does not stay right.
+    """A start that looks right held against the spans' ends: where nearly all whole answers end beside the token that ends the turn, on one
+    side, it does not stay so.
 
-    As many tokens off at both ends is a mask that is shifted as a whole. Else it is undecided: some rules leave that token out, or train
-    the line end behind it.
+    As many tokens off at both ends is a mask that is shifted as a whole. Else it is undecided. Rules that leave that token out, or train the
+    line end behind it, are usual: behind a header that ends where the span starts, only an end that is farther away counts.
     """
-    if start.offset != 0 or not (start.remark or start.by == "ids"):
+    if start.offset != 0:
         return start
+    certain = start.by == "header" and not start.remark
     counts = end_offsets(samples, ends)
     total = sum(counts.values()) - counts.pop(None, 0)
     for beside in ({k: n for k, n in counts.items() if k < 0}, {k: n for k, n in counts.items() if k > 0}):
         if sum(beside.values()) < max(FEW_SPANS, ALIKE * total):
             continue
         usual = max(beside, key=beside.get)
+        if certain and usual >= -1:
+            continue
         both = sum(_start_off_by(sample, headers, usual) for sample in samples)
         if beside[usual] >= ALIKE * total and both >= max(FEW_SPANS, ALIKE * start.of):
             return replace(start, offset=usual, spans=both, remark="", header_trains=0)
