@@ -14,6 +14,7 @@ from tiny_models import HIDDEN
 from eaglelab.checks import findings
 from eaglelab.drafter.audit import DrafterError, audit_folder, read_headers
 from eaglelab.drafter.config import DrafterConfig
+from eaglelab.drafter.shapes import expected_tensors
 from eaglelab.engines.loading import ENGINES, consequence, table
 from eaglelab.findings import Status
 from eaglelab.investigation import Investigation
@@ -63,7 +64,8 @@ def audited(folder):
 def complete(folder, engine=None, name="drafter.complete", **sections):
     root = folder.parent / f"case-{folder.name}-{engine}"
     parts = {"drafter": {"path": str(folder)}} | ({"engine": {"name": engine}} if engine else {}) | sections
-    return findings(Investigation(str(write_case(root, parts))), name)[0]
+    family = findings(Investigation(str(write_case(root, parts))), name.partition(".")[0] if name.startswith("config.") else name)
+    return next((f for f in family if f.id == name), None)
 
 
 # -- sound ones ---------------------------------------------------------------------------------------------------------------------------
@@ -186,7 +188,7 @@ def test_dtypes(tmp_path):
     assert found.status is Status.FAIL
     assert "fc.weight is I32, expected floats, or scales beside it" in found.title
     assert "d2t is F32, expected whole numbers" in found.title
-    assert "copies the whole numbers in as weights" in found.evidence
+    assert "copies the stored numbers in as weights" in found.evidence
 
 
 def packed(state, name):
@@ -291,7 +293,7 @@ def test_every_row_has_its_source_and_can_be_reached():
     assert {r["effect"] for r in rows} == {"harmless", "silent", "stops", "unknown"}
     assert all(".py" in r["read"] and r["text"] and r["names"] for r in rows)
     for row in rows:
-        probe = row["names"][0].replace("*", "x.").replace("?", "q")
+        probe = row["names"][0].replace("*", "x.").replace("?", "q").replace("[qkv]", "q")
         got = consequence(row["engine"], row["case"], probe, (row.get("layers") or ["llama"])[0])
         assert got.text == row["text"], row
 
@@ -306,3 +308,161 @@ def test_header_of_the_example():
     (header, absent), loaded = read_headers(example), load_file(example / "model.safetensors")
     assert absent == {}
     assert {n: tuple(t.shape) for n, t in loaded.items()} == {n: shape for n, (shape, _) in header.items()}
+
+
+# -- what the config or the folder makes of a whole file --------------------------------------------------------------------------------
+
+HEADS = {
+    "tied": ({"tie_word_embeddings": True}, "drops the file's lm_head", "Write `tie_word_embeddings: false`"),
+    "null": (
+        {"draft_vocab_size": None, "vocab_size": DRAFT},
+        "puts the target's lm_head in place of the file's",
+        f"`draft_vocab_size: {DRAFT}`",
+    ),
+    "absent": ({"vocab_size": DRAFT}, "stops: it reads config.draft_vocab_size", f"`draft_vocab_size: {DRAFT}`"),
+}
+
+
+def drop(folder, key):
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    config.pop(key)
+    file.write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_an_lm_head_that_sglang_does_not_take(kind, tmp_path):
+    changes, does, mend = HEADS[kind]
+    folder = written(tmp_path / "d", tensors(besides=("d2t",)), **changes)
+    if kind == "absent":
+        drop(folder, "draft_vocab_size")
+    assert {e: complete(folder, e).status for e in (None, *ENGINES)} == {
+        None: Status.CANNOT_TELL,
+        "sglang": Status.FAIL,
+        "vllm": Status.PASS,
+    }
+    found = complete(folder, "sglang")
+    assert does in found.evidence
+    assert mend in found.next
+    assert found.numbers["mend"] == ["config"]
+
+
+MLA = {
+    "architectures": ["Eagle3DeepseekV2ForCausalLM"],
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+}
+
+
+def from_config(folder, **config):
+    """A checkpoint with every tensor that its config implies."""
+    raw = draft_config(**config)
+    shapes = expected_tensors(DrafterConfig.from_dict(raw))
+    state = {n: torch.zeros(s, dtype=torch.int64 if n == "d2t" else torch.bfloat16) for n, s in shapes.items()}
+    return write_drafter(folder, state, raw)
+
+
+def test_an_mla_layer_without_a_rank_for_its_queries_stops_sglang(tmp_path):
+    folder = from_config(tmp_path / "d", **MLA)
+    assert complete(folder, "sglang").status is Status.FAIL
+    assert "Eagle3 MLA layer requires q_lora_rank" in complete(folder, "sglang").evidence
+    assert complete(from_config(tmp_path / "e", q_lora_rank=8, **MLA), "sglang").status is Status.PASS
+
+
+def test_an_mla_drafter_without_draft_vocab_size_counts_as_null(tmp_path):
+    folder = from_config(tmp_path / "f", q_lora_rank=8, **MLA, vocab_size=DRAFT)
+    drop(folder, "draft_vocab_size")
+    assert "puts the target's lm_head in place of the file's, as with null" in complete(folder, "sglang").evidence
+
+
+def test_further_layers_norms_are_told_and_left_to_the_configs_finding(tmp_path):
+    folder = from_config(tmp_path / "d", num_hidden_layers=2)
+    found = complete(folder, "sglang")
+    assert found.status is Status.PASS
+    assert "norms there by hidden_norm, 1 in every channel unless the file holds one, and never uses input_layernorm" in found.evidence
+    told = complete(folder, "sglang", "config.further_norm")
+    assert told.status is Status.FAIL
+    assert complete(folder, "vllm", "config.further_norm") is None
+    state = load_file(folder / "model.safetensors")
+    state["layers.1.hidden_norm.weight"] = torch.ones(HIDDEN)
+    save_file(state, folder / "model.safetensors")
+    assert complete(folder, "sglang").status is Status.PASS
+    assert "norms the input of a layer after the first by it" in complete(folder, "sglang").evidence
+    assert complete(folder, "vllm").status is Status.CANNOT_TELL
+
+
+def test_biases_that_specforge_never_builds(tmp_path):
+    folder = written(tmp_path / "d", tensors(), attention_bias=True)
+    sglang, vllm = complete(folder, "sglang"), complete(folder, "vllm")
+    assert (sglang.status, vllm.status, complete(folder).status) == (Status.PASS, Status.FAIL, Status.CANNOT_TELL)
+    assert "where missing midlayer.self_attn.o_proj.bias: starts it at zero" in sglang.evidence
+    assert "leaves it uninitialised" in vllm.evidence
+    assert "Write `attention_bias: false`" in vllm.next
+    assert complete(folder, "sglang", "config.attention_bias") is None
+    biased = from_config(tmp_path / "e", attention_bias=True)
+    assert complete(biased, "sglang", "config.attention_bias").status is Status.FAIL
+
+
+def test_weight_files_that_stand_beside(tmp_path):
+    state = tensors()
+    folder = written(tmp_path / "d", state)
+    save_file({"fc.weight": state["fc.weight"]}, folder / "model_old.safetensors")
+    found = complete(folder)
+    assert found.status is Status.FAIL
+    assert "model_old.safetensors stands beside the weights, and no index says which files count" in found.title
+    assert found.evidence.count("of two tensors with one name the last one stays") == 2
+    assert (found.numbers["mend"], "out of the folder" in found.next) == (["folder"], True)
+    index = {"weight_map": dict.fromkeys(state, "model.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    found = complete(folder)
+    assert found.status is Status.PASS
+    assert "model_old.safetensors is not in the index and not read" in found.evidence
+
+
+def test_a_file_that_is_not_there_is_no_fault_of_the_training(tmp_path):
+    folder = written(tmp_path / "d", tensors())
+    (folder / "model.safetensors").unlink()
+    gone = next(iter(shard(folder, tensors())))
+    (folder / gone).unlink()
+    found = complete(folder, "sglang")
+    assert (found.numbers["mend"], found.next.startswith("Copy or download the files")) == (["copy"], True)
+
+
+def test_one_byte_floats_without_scales_and_bitsandbytes(tmp_path):
+    state, name = tensors(), "midlayer.mlp.up_proj.weight"
+    plain = written(tmp_path / "f8", state | {name: state[name].to(torch.float8_e4m3fn)})
+    found = complete(plain, "sglang")
+    assert f"{name} is F8_E4M3, without scales" in found.title
+    assert "copies the stored numbers in as weights, as if their scale were 1" in found.evidence
+    state[name] = torch.zeros(32 * HIDDEN // 2, 1, dtype=torch.uint8)
+    state |= {name + ".absmax": torch.ones(16), name + ".quant_map": torch.ones(16)}
+    four = written(tmp_path / "bnb", state, quantization_config={"quant_method": "bitsandbytes"})
+    assert complete(four).status is Status.PASS
+    assert complete(four).numbers["quantised"] == [name]
+
+
+def test_a_map_behind_any_prefix_and_a_tensor_stored_twice(tmp_path):
+    state = tensors()
+    folder = written(tmp_path / "d", {("module." + n if n == "d2t" else n): t for n, t in state.items()})
+    assert {e: complete(folder, e).status for e in ENGINES} == {"sglang": Status.PASS, "vllm": Status.FAIL}
+    assert complete(folder, None, "drafter.vocabulary").numbers["identity"]  # it is read
+    twice = written(tmp_path / "e", state | {"layers.0.hidden_norm.weight": torch.ones(HIDDEN)})
+    found = complete(twice)
+    assert found.status is Status.PASS
+    assert "layers.0.hidden_norm.weight and midlayer.hidden_norm.weight are one tensor" in found.evidence
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0])
+def test_an_embedding_table_of_rubbish_is_not_the_targets(value, tmp_path):
+    state = tensors(besides=("d2t", "t2d", "embed_tokens.weight"))
+    save_file({"token_ids": torch.arange(VOCAB), "rows": state["embed_tokens.weight"].float()}, tmp_path / "rows.safetensors")
+    state["embed_tokens.weight"][[3, 7]] = value
+    folder = written(tmp_path / "d", state)
+    embed = {"drafter": {"path": str(folder), "embed": str(tmp_path / "rows.safetensors")}}
+    found = {engine: complete(folder, engine, "drafter.embedding", **embed) for engine in (None, *ENGINES)}
+    assert {e: f.status for e, f in found.items()} == {None: Status.CANNOT_TELL, "sglang": Status.PASS, "vllm": Status.FAIL}
+    assert (found["vllm"].numbers["differ"], found["vllm"].numbers["ruined"]) == (2, 2)
+    assert "2 rows hold NaN or infinity, or nothing but zeros (tokens 3, 7)" in found["vllm"].evidence
+    assert "overwrites it with the target's" in found["sglang"].evidence

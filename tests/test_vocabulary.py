@@ -318,7 +318,7 @@ def test_counts_left_beside_the_dump_are_used(case):
 @given(seed=st.integers(0, 10**6))
 def test_an_order_of_its_own_is_doubted_without_t2d_and_wrong_against_it(seed):
     """Engines only add: a d2t in the order of frequency is right where lm_head's rows stand in that order."""
-    d2t, t2d = random_map(seed)
+    _, t2d = random_map(seed)
     mixed = t2d.nonzero()[:, 0][torch.randperm(VD, generator=torch.Generator().manual_seed(seed))] - torch.arange(VD)
     alone, against = (audit_map(VocabularyMap(mixed, marks, "test"), VD, V) for marks in (None, t2d))
     assert [(f.kind, f.status) for f in alone] == [("order", "cannot_tell")]

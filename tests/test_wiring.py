@@ -264,6 +264,8 @@ def test_a_clean_config_passes():
         ({**PLAIN, "attention_bias": True}, "sglang==0.5.23", "attention_bias"),
         ({**PLAIN, "attention_bias": True}, "vllm==0.32.0", None),
         ({**PLAIN, "num_hidden_layers": 2}, "sglang==0.5.11", "num_hidden_layers"),
+        ({**PLAIN, "num_hidden_layers": 2}, "sglang==0.5.12", "further_norm"),
+        ({**PLAIN, "num_hidden_layers": 2}, "vllm==0.32.0", None),
         ({**PLAIN, "architectures": ["Eagle3LlamaForCausalLM"]}, "sglang==0.5.23", "architecture"),
         ({**PLAIN, "architectures": ["Eagle3LlamaForCausalLM"]}, "vllm==0.32.0", None),
         ({**PLAIN, KEY: [3, 16, 28]}, "sglang==0.5.23", "ids_ignored"),
@@ -283,6 +285,9 @@ def test_mla_drafters_have_fewer_flags():
     assert ids_of(lint(mla, "sglang==0.5.23", KIMI), Status.FAIL) == ["config.norm_before_fc"]
     assert ids_of(lint({**mla, "norm_before_fc": False, "fc_norm": True}, "sglang==0.5.13", KIMI), Status.FAIL) == []
     assert "config.architecture" in ids_of(lint({**mla, "norm_before_fc": False}, "sglang==0.5.9", KIMI), Status.FAIL)
+    for engine in ("sglang==0.5.23", "vllm==0.32.0"):  # neither has a place for a bias in MLA
+        biased = lint({**mla, "norm_before_fc": False, "attention_bias": True}, engine, KIMI)
+        assert ids_of(biased, Status.FAIL) == ["config.attention_bias"]
 
 
 def test_ids_that_happen_to_be_the_default_are_harmless():

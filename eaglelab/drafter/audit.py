@@ -49,11 +49,20 @@ class Audit:
     dtypes: dict[str, int] = field(default_factory=dict)
     """Dtype -> how many weights are stored in it, maps left out."""
     respelt: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """`prefix` (stored as `model.…`) and `legacy` (`aux_norm_low`) -> names that not every engine takes."""
+    """`prefix` (stored as `model.…`), `map_prefix` (a d2t with anything before it) and `legacy` (`aux_norm_low`) -> names that not every
+    engine takes."""
+    twice: tuple[tuple[str, ...], ...] = ()
+    """Names as stored that are one tensor: `midlayer.…` beside `layers.0.…`. The last one was audited."""
     absent_shards: dict[str, int] = field(default_factory=dict)
     """File that the index names and the folder lacks -> how many tensors were in it."""
+    other_files: tuple[str, ...] = ()
+    """Weight files beside those that were read, without an index that says which count."""
+    unread_files: tuple[str, ...] = ()
+    """Weight files that the index does not name."""
     embedding: str | None = None
     """The drafter's own embedding table, as stored."""
+    head: str | None = None
+    """Its own lm_head."""
 
     @property
     def whole(self) -> bool:
@@ -62,6 +71,8 @@ class Audit:
 
 def canonical_name(name: str) -> str:
     """One name for one tensor: the EAGLE/SpecForge spelling (`midlayer.*`) whatever the layout."""
+    if name.endswith((".d2t", ".t2d")):  # SGLang takes them whatever stands before
+        return name[-3:]
     name = name.removeprefix("model.").replace("layers.0.", "midlayer.", 1)
     for legacy, now in LEGACY_NORMS.items():
         name = name.replace(legacy, now)
@@ -71,6 +82,7 @@ def canonical_name(name: str) -> str:
 def audit_names(config: DrafterConfig, shapes: Mapping[str, tuple[int, ...]]) -> Audit:
     """Set a checkpoint's names and shapes against the config. shapes: logical name as stored -> shape."""
     have = {canonical_name(n): (n, tuple(s)) for n, s in shapes.items()}
+    spelt = [tuple(n for n in shapes if canonical_name(n) == name) for name in have] if len(have) < len(shapes) else []
     expected, optional = expected_tensors(config), optional_tensors(config)
     borrowable = {"lm_head.weight"} if config.draft_vocab_size == config.vocab_size else set()
     absent = [n for n in expected if n not in have]
@@ -85,13 +97,16 @@ def audit_names(config: DrafterConfig, shapes: Mapping[str, tuple[int, ...]]) ->
         wrong_shape=tuple(wrong),
         borrowed=tuple(n for n in absent if n in borrowable),
         respelt={kind: names for kind, names in _respelt(shapes).items() if names},
-        embedding=have["embed_tokens.weight"][0] if "embed_tokens.weight" in have else None,
+        twice=tuple(names for names in spelt if len(names) > 1),
+        embedding=have.get("embed_tokens.weight", (None,))[0],
+        head=have.get("lm_head.weight", (None,))[0],
     )
 
 
 def _respelt(names: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
     return {
-        "prefix": tuple(n for n in names if n.startswith("model.")),
+        "prefix": tuple(n for n in names if n.startswith("model.") and not n.endswith((".d2t", ".t2d"))),
+        "map_prefix": tuple(n for n in names if n.endswith(".d2t")),
         "legacy": tuple(n for n in names if any(legacy in n for legacy in LEGACY_NORMS)),
     }
 
@@ -99,7 +114,7 @@ def _respelt(names: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
 def audit_header(config: DrafterConfig, header: Header) -> Audit:
     """`audit_names`, with what the dtypes say: quantised weights under their logical names, whole numbers where floats belong."""
     carriers = logical_names(header)
-    packed = {stored for logical, stored in carriers.items() if stored != logical}
+    packed = {stored for logical, stored in carriers.items() if stored != logical or stored + ".absmax" in header}
     scaled = {n for n in carriers.values() if header[n][1] in ONE_BYTE and any(n + ending in header for ending in COMPANIONS)}
     quantised = tuple(n for n in carriers.values() if n in packed | scaled)
     shapes = {logical: PACKED_SHAPE if stored in packed else header[stored][0] for logical, stored in carriers.items()}
@@ -112,7 +127,9 @@ def audit_header(config: DrafterConfig, header: Header) -> Audit:
 def audit_folder(folder: str | Path, config: DrafterConfig) -> Audit:
     """Audit of a drafter folder from headers alone. Raises DrafterError as `read_headers` does."""
     header, absent = read_headers(folder)
-    return replace(audit_header(config, header), absent_shards=absent)
+    held = files_of(Path(folder))
+    others = {"other_files" if held.shard_of is None else "unread_files": held.others}
+    return replace(audit_header(config, header), absent_shards=absent, **others)
 
 
 def read_headers(folder: str | Path) -> tuple[Header, dict[str, int]]:

@@ -30,4 +30,5 @@ def engine_flags(own: DrafterConfig, raw: Mapping[str, Any], engine: Engine) -> 
         "skip_fc_norms": not all(getattr(served, key) and reads(key) for key in norms_fc),
         "skip_qk_norm": own.layer_type == "qwen3" and not reads("qk_norm"),
         "skip_attention_bias": own.attention_bias and not (served.attention_bias and reads("attention_bias")),
+        "skip_further_gain": own.num_layers > 1 and not reads("further_norm"),
     }

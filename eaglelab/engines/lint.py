@@ -32,6 +32,7 @@ class _Subject:
     target: TargetShape | None
     framework: Framework
     launch: Launch | None
+    biased: bool
 
     @property
     def title(self) -> str:
@@ -46,10 +47,12 @@ def lint(
     training_version: str | None = None,
     *,
     launch: Launch | None = None,
+    biased: bool = True,
 ) -> list[Finding]:
     """Findings on a drafter's config under an engine version, those that need a decision first; one `pass` when nothing is wrong.
 
-    `training_framework` is a name of the convention table (`speculators`, `specforge`, …). Raises DrafterConfigError for a config that is
+    `training_framework` is a name of the convention table (`speculators`, `specforge`, …). biased: False where the checkpoint holds no
+    biases of the attention whatever its config says (SpecForge builds none). Raises DrafterConfigError for a config that is
     no EAGLE-3 drafter's and ConventionError for an unknown engine.
     """
     engine = parse_engine(engine) if isinstance(engine, str) else engine
@@ -68,6 +71,7 @@ def lint(
         target=shape,
         framework=framework,
         launch=launch,
+        biased=biased,
     )
     findings += [finding for check in CHECKS for finding in check(subject)] if engine.is_engine else []
     findings += training_findings(draft_config, engine, shape, framework)
@@ -133,17 +137,22 @@ UNREAD = {
     "norm_before_fc": "the slots go into fc without the norm over all of them",
     "fc_norm": "the slots go into fc without the norm that each had in training",
     "norm_output": "the next draft step starts from the state before the final norm, not from the normed one",
-    "attention_bias": "the biases of q, k and v are dropped without a word",
+    "attention_bias": "biases of the attention are dropped without a word",
     "qk_norm": "the weights of q_norm and k_norm are dropped without a word",
     "num_hidden_layers": "a drafter of more than one layer is refused at start-up",
+    "further_norm": "the layers after the first norm their input without the gain that was trained",
 }
 """What happens where an engine does not read a flag."""
+SAID = {"further_norm": "input_layernorm of the layers after the first"}
+"""Flags that are no key of the config, in words."""
 
 
 def _flags(s: _Subject) -> Iterator[Finding]:
     """Flags that are on and that this engine, for this type of draft layer, does not honour."""
     given = {flag: getattr(s.drafter, flag, False) for flag in UNREAD}
     given |= {"qk_norm": s.drafter.layer_type == "qwen3", "num_hidden_layers": s.drafter.num_layers > 1}
+    given["further_norm"] = given["num_hidden_layers"] and _support(s, "num_hidden_layers")[0] == "honoured"
+    given["attention_bias"] = s.drafter.attention_bias and s.biased
     given["norm_output"] = bool(s.config.get("norm_output")) and s.framework.name != "specforge"  # whose meaning is another one
     family = s.convention.family["title"]
     for flag, effect in UNREAD.items():
@@ -151,11 +160,12 @@ def _flags(s: _Subject) -> Iterator[Finding]:
         if not given[flag] or answer in (None, "honoured"):
             continue
         unknown, since = answer == "unknown", row.get("since")
+        key = "num_hidden_layers" if flag == "further_norm" else flag
         yield Finding(
             id=f"config.{flag}",
-            title=f"It is not known whether {s.title} reads {flag}" if unknown else f"{s.title} ignores {flag}: {effect}",
+            title=f"It is not known whether {s.title} reads {flag}" if unknown else f"{s.title} ignores {SAID.get(flag, flag)}: {effect}",
             status=Status.CANNOT_TELL if unknown else Status.FAIL,
-            claim=f"{flag} = {s.config.get(flag, given[flag])!r} in the drafter's config",
+            claim=f"{key} = {s.config.get(key, given[flag])!r} in the drafter's config",
             evidence=row["read"] + (f"; {family} honours it from {since} on." if since else "."),
             next=f"Serve with {family} {since} or newer." if since else "Serve with an engine that honours it, or train without it.",
         )
