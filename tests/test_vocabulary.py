@@ -347,3 +347,31 @@ def test_a_map_of_any_whole_numbers_is_read_alike(case, kind):
     assert find(case, "drafter.complete").status is Status.PASS
     drafter, _ = load_drafter(case / "drafter", device="cpu")
     assert torch.equal(drafter.d2t, torch.tensor([i * 48 // 40 - i for i in range(40)]))
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (torch.zeros(40, dtype=torch.int64), "all zeros"),
+        (torch.tensor([i * 48 // 40 for i in range(40)]), "points outside"),
+        (torch.arange(40), "counts 0, 1, 2"),
+    ],
+)
+def test_a_broken_map_is_never_advised(case, tmp_path, broken, said):
+    torch.save({"d2t": broken}, tmp_path / "named.pt")
+    name_map(case, tmp_path / "named.pt")
+    found = find(case, "drafter.vocabulary.other")
+    assert found.status is Status.CANNOT_TELL
+    assert "is no sound map to compare with" in found.title
+    assert said in found.evidence
+    assert "Write that map" not in found.next
+    assert "do not write this one" in found.next
+
+
+def test_low_coverage_is_called_a_fault_only_over_enough_samples(world, tmp_path):
+    few = {"draft_vocab": 12}, {"draft_vocab_size": 12}
+    case = build_case(tmp_path / "few", world, slots=SLOTS, ids=IDS, drafter=few[0], config=few[1])
+    found = findings(Investigation(str(case), max_samples=4), "drafter.vocabulary.coverage")[0]
+    assert found.status is Status.CANNOT_TELL
+    assert "whatever the drafter, no step is accepted more often" in found.title
+    assert "look at more than 4" in found.next

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
+from eaglelab.acceptance import FEW_SAMPLES
 from eaglelab.checks.weights import DRAFTER, engines_of
 from eaglelab.engines.loading import consequences
 from eaglelab.findings import Finding, Status
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 CLAIM = "d2t holds offsets: target id = draft id + d2t[draft id]."
 LOW = 0.75
-"""Coverage under which the vocabulary itself is called the fault: each fourth draft fails before the drafter is asked."""
+"""Coverage under which the vocabulary itself is called a fault: each fourth draft fails before the drafter is asked. A convention."""
 SHOWN = 10  # uncovered tokens that are named
 
 
@@ -128,7 +129,7 @@ def vocabulary_coverage(inv: Investigation) -> Iterator[Finding]:
     if not n:
         raise ValueError("no trained token in the samples: nothing was said that the vocabulary could be held against")
     by = "the target's own choices" if inv.judge.head is not None else "the text's tokens"
-    low = _surely_below(got.shares, LOW)
+    low, surely = got.share < LOW, _surely_below(got.shares, LOW)
     uncovered = [{"token": t, "text": text, "count": c} for (t, c), text in zip(got.uncovered[:SHOWN], _texts(inv, got), strict=True)]
     spread = f"; by sample {min(got.shares):.1%} to {max(got.shares):.1%} ({len(got.shares)} samples)" if len(got.shares) > 1 else ""
     bound = 1 + got.run / got.starts if got.starts else None
@@ -136,8 +137,9 @@ def vocabulary_coverage(inv: Investigation) -> Iterator[Finding]:
     most = f" The most frequent of the others: {counted}." if uncovered else ""
     yield Finding(
         id="drafter.vocabulary.coverage",
-        title=f"The draft vocabulary can say {got.share:.1%} of {by}" + (": no drafter with it can do well" if low else ""),
-        status=Status.FAIL if low else Status.PASS,
+        title=f"The draft vocabulary can say {got.share:.1%} of {by}"
+        + (": whatever the drafter, no step is accepted more often" if low else ""),
+        status=Status.FAIL if surely else Status.CANNOT_TELL if low else Status.PASS,
         claim=f"{inv.drafter_config.draft_vocab_size:,} of {inv.drafter_config.vocab_size:,} tokens are enough to draft with.",
         evidence=f"{sum(got.covered):,} of {n:,} tokens (by {by}){spread}. No acceptance of a step can be higher"
         + (f", and no accept length above {bound:.2f} at {steps} steps ({got.starts:,} start rows)" if bound else "")
@@ -154,6 +156,8 @@ def vocabulary_coverage(inv: Investigation) -> Iterator[Finding]:
             "uncovered": uncovered,
         },
         next="Choose the draft vocabulary by the counts of the target's own answers to such prompts, and train lm_head on it."
+        if surely
+        else f"Too few samples, or too different ones, to say it of the next: look at more than {len(got.shares)}."
         if low
         else "",
     )
@@ -175,8 +179,8 @@ def _by_counts(inv: Investigation, ids: Any) -> str:
 
 
 def _surely_below(shares: list[float], bound: float) -> bool:
-    """Whether the mean over samples is below, by two standard errors: tokens of one sample are no independent draws."""
-    return len(shares) > 1 and mean(shares) + 2 * stdev(shares) / len(shares) ** 0.5 < bound
+    """Whether the mean over enough samples is below, by two standard errors: tokens of one sample are no independent draws."""
+    return len(shares) >= FEW_SAMPLES and mean(shares) + 2 * stdev(shares) / len(shares) ** 0.5 < bound
 
 
 def _texts(inv: Investigation, got: Coverage) -> list[str]:
@@ -218,7 +222,7 @@ def _beside_the_dump(inv: Investigation) -> list[Path]:
 
 
 def _compared(inv: Investigation, mine: VocabularyMap, path: Path, named: bool) -> Finding:
-    from eaglelab.drafter.vocabulary import compare_maps, read_map
+    from eaglelab.drafter.vocabulary import audit_map, compare_maps, read_map
 
     name = relative_to_case(inv.case, path)
     other = read_map(path)
@@ -226,6 +230,18 @@ def _compared(inv: Investigation, mine: VocabularyMap, path: Path, named: bool) 
         raise ValueError(f"{name} holds no d2t and no t2d; expected a checkpoint, SpecForge's vocab_mapping.pt, or d2t.npy")
     d = compare_maps(mine.ids, other.ids)
     same = not d.differ and d.sizes[0] == d.sizes[1]
+    faults = [] if other.d2t is None else audit_map(other, len(other.d2t), inv.drafter_config.vocab_size)
+    doubt = next((f.text for f in faults if f.status != "note"), None)
+    if doubt is not None and not same:
+        return Finding(
+            id="drafter.vocabulary.other" if named else "drafter.vocabulary.other.dump",
+            title=f"{name} is no sound map to compare with: {doubt}",
+            status=Status.CANNOT_TELL,
+            claim=f"The drafter was trained with the map of {name}.",
+            evidence=". ".join(f.text for f in faults) + ".",
+            numbers={"file": name, "sizes": list(d.sizes), "differ": d.differ, "faults": [f.kind for f in faults]},
+            next="Find the map that the training run really used; do not write this one into the checkpoint.",
+        )
     differs = (
         f"{d.differ:,} of {min(d.sizes):,} draft ids stand for another token" + (f", from draft id {d.first} on" if d.differ else "")
         if d.sizes[0] == d.sizes[1]
