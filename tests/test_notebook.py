@@ -110,6 +110,33 @@ def test_a_table_without_rows_is_a_sentence(shown):
     assert parts.table(["a"], [], caption=EVIL) == f'<p class="el-cut">{parts.text(EVIL)}: none</p>'
 
 
+def test_a_list_of_boundaries_has_no_quotes_and_short_floats():
+    assert parts.number([3, 16, 28, "final"]) == "[3, 16, 28, final]"
+    assert parts.number((0.123456789, None, True)) == "[0.1235, –, yes]"  # noqa: RUF001
+    assert parts.number([{"a": 1}]) == '[{"a": 1}]'
+
+
+def test_a_file_name_stays_on_one_line_and_a_sentence_does_not():
+    markup = parts.table(["file", "said"], [["rows_0-5000/data_0.ckpt", "two words, and more"], ["f" * 65, "␣a␣token␣"]])
+    assert markup.count("class=el-name") == 1
+    assert "<td class=el-name>rows_0-5000/data_0.ckpt</td>" in markup
+
+
+def test_a_command_breaks_between_its_words_only():
+    command = "eaglelab wiring drafter --boundaries 3,16,28 --write"
+    markup = parts.prose(f"Run `{command}` or `--write` <b>")
+    assert markup.endswith(" or <code>--write</code> &lt;b&gt;")
+    assert "<span>--boundaries</span> <span>3,16,28</span> <span>--write</span></code>" in markup
+    assert Tags(markup).text == f"Run {command} or --write <b>"
+    assert parts.prose("an `open end") == "an `open end"
+    assert "<script" not in parts.prose("`" + EVIL * 2 + "`")
+
+
+def test_what_is_said_slot_by_slot_stands_on_lines(shown):
+    notebook.record(Finding("a.b", "T", Status.PASS, evidence="Compared. Slot 0: near. Slot 12: far."))
+    assert "<dd>Compared.<br>Slot 0: near.<br>Slot 12: far.</dd>" in shown[0][0]
+
+
 def test_changes_are_lists_with_the_first_engine_first():
     both = (Change("a.json", "ids", [2, 15], "sglang==0.5.23"), Change("a.json", "on", True), Change("a.json", "ids", [3, 16], "vllm"))
     text = Tags(parts.verdict(Verdict("wiring", "sure", "T", both))).text

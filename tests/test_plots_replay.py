@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from eaglelab.acceptance import StepCounts
-from eaglelab.plots.replay import acceptance_by_step, acceptance_table, accepted_histogram, ranked_feeds, slot_use, two_feeds
+from eaglelab.plots.replay import acceptance_by_step, acceptance_table, accepted_histogram, printed_table, ranked_feeds, slot_use, two_feeds
 
 INF, NAN = float("inf"), float("nan")
 
@@ -65,7 +65,8 @@ def test_two_feeds_compare_one_kind_of_acceptance():
     own, served = counts([100, 80], [51, 20], 80, [40, 12]), counts([100, 80], [9, 2], 80, [5, 0])
     ax = drawn(two_feeds(["the dump's feed", "the engine's feed"], [own, served]))
     assert title(ax) == "Marginal acceptance at step 0: 51.0% on the dump's feed, 9.0% on the engine's feed"
-    assert ax.get_ylabel() == "marginal acceptance, 0 to 1"
+    assert ax.get_ylabel() == "marginal acceptance"
+    assert [t.get_text() for t in ax.texts] == ["51.0%", "25.0%", "9.0%", "2.5%"]
     assert [b.get_height() for b in ax.patches] == pytest.approx([0.51, 0.25, 0.09, 0.025])
 
 
@@ -84,6 +85,41 @@ def test_acceptance_by_step_says_which_accept_length():
     assert title(ax) == "Mean accept length over all rows 1.75: the joint rates add 0.75 to the bonus token"
     assert acceptance_table(both)["joint"].tolist() == [0.5, 0.25]
     assert title(drawn(acceptance_by_step(counts([10, 0], [6, 0], 0, [0, 0])))) == "No whole chain to count"
+
+
+def test_the_pages_unit_is_per_cent_on_every_axis():
+    both = counts([10, 8], [6, 4], 8, [4, 2])
+    ranked = pd.DataFrame([("a", 9, 0.5, 0, 0, 0, True)], columns=["variant", "n", "acceptance", "behind", "low", "high", "tied"])
+    drawings = [
+        (acceptance_by_step(both), "yaxis"),
+        (two_feeds(["a", "b"], [both, both]), "yaxis"),
+        (ranked_feeds(ranked), "xaxis"),
+        (slot_use(places((0, 0.4, 0.2, 0.1, 0.3))), "xaxis"),
+        (accepted_histogram([0, 1, 3], 3), "yaxis"),
+    ]
+    for ax, axis in drawings:
+        labels = [t.get_text() for t in getattr(drawn(ax), axis).get_ticklabels()]
+        assert all(text.endswith("%") for text in labels), labels
+        assert "0 to 1" not in ax.get_xlabel() + ax.get_ylabel()
+
+
+def test_what_a_trainer_printed_has_a_row_for_each_thing_that_it_can_mean():
+    again = [
+        {"definition": "marginal", "rate": 0.5, "right": 5, "counted": 10, "interval": [0.4, 0.61234]},
+        {"definition": "joint", "rate": None, "right": 0, "counted": 0, "interval": [0.0, 1.0]},
+    ]
+    table = printed_table([{"step": 1, "name": "acc_1", "printed": 0.74712, "recent": None, "split": "eval", "again": again}])
+    assert table.to_dict(orient="list") == {
+        "step": [1, 1],
+        "name": ["acc_1", "acc_1"],
+        "printed": [0.747, 0.747],
+        "counted": [0.5, pytest.approx(NAN, nan_ok=True)],
+        "right": [5, 0],
+        "of": [10, 0],
+        "low": [0.4, 0.0],
+        "high": [0.612, 1.0],
+        "what it is": ["marginal", "joint"],
+    }
 
 
 def test_the_histogram_counts_verify_steps():

@@ -399,7 +399,15 @@ def sidecar(root, case, run, text):
 def test_the_index_survives_whatever_lies_in_the_folder(tmp_path):
     findings = [{"id": "x", "title": "t", "status": s} for s in ("fail", "fail", "pass")]
     good = {
-        "verdict": {"stage": EVIL, "confidence": "sure", "text": "t" * 300, "changes": []},
+        "verdict": {
+            "stage": EVIL,
+            "confidence": "sure",
+            "text": "word " * 100,
+            "changes": [
+                {"file": EVIL, "key": "ids", "value": [2, 15, 27], "engine": "sglang"},
+                {"file": "c", "key": "other", "value": 1, "engine": "vllm"},
+            ],
+        },
         "findings": findings,
         "notebooks": [{"name": "01 &<b>", "error": None}, {"name": "02_b", "error": "KeyError: 1"}],
         "provenance": {"date": "2026-01-02T03:04:05Z", "parameters": {"n": EVIL}},
@@ -424,6 +432,9 @@ def test_the_index_survives_whatever_lies_in_the_folder(tmp_path):
     assert "no findings.json: the run did not finish" in page
     assert "findings.json cannot be read: JSONDecodeError" in page
     assert page.count(">broke<") == 1
+    assert "word …</p>" in page
+    assert "Change: <code>ids</code> = <code>[2, 15, 27]</code>" in page
+    assert "other" not in page
     assert 'href="a/2026-01-02/01%20%26%3Cb%3E.html"' in page
     assert 'href="b/2026-01-03/01_x.html"' in page
     assert EVIL not in page

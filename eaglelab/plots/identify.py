@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -48,7 +49,7 @@ def slot_heatmap(
     if value != "cosine":
         bar.set_ticks([0.01, 0.1, 1], labels=["0.01", "0.1", "1"])
         bar.ax.yaxis.set_minor_formatter(NullFormatter())
-    return finish(ax, _title(found), "boundary (layers done; 0 = embedding)", "")
+    return finish(ax, _title(found, claimed), "boundary (layers done; 0 = embedding)", "")
 
 
 def margin_bars(found: Identification, ax: Axes | None = None) -> Axes:
@@ -78,27 +79,44 @@ def margin_bars(found: Identification, ax: Axes | None = None) -> Axes:
         Line2D([], [], marker="|", linestyle="", color=TEXT, markersize=11, label="runner-up"),
     ]
     _legend(ax, keys)
-    return finish(ax, _title(found), "relative error, median over tokens and samples (log)", "")
+    return finish(ax, _margins_title(found), "relative error, median over tokens and samples (log)", "")
 
 
-def _title(found: Identification) -> str:
-    """`Slots hold boundaries 3, 16, 28 and final; runner-up is at least 24x further`."""
+def _title(found: Identification, claimed: Sequence[Boundary] | None = None) -> str:
+    """`Slots hold boundaries 3, 16, 28 and final; 3 of 3 claims say otherwise`."""
     wiring = list(found.wiring)
     told = [s for s, b in enumerate(wiring) if b is not None]
     if not told:
         return "No slot's boundary can be told"
     names = [str(wiring[s]) for s in told]
-    listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
     word = "boundary" if len(set(names)) == 1 and names[0] != FINAL else "" if names == [FINAL] else "boundaries"
     if len(told) == len(wiring):
         who, verb = ("Slots", "hold") if len(wiring) > 1 else ("The slot", "holds")
     else:
         who, verb = ("Slots " + ", ".join(map(str, told)), "hold") if len(told) > 1 else (f"Slot {told[0]}", "holds")
-    margins = _finite(found.slots["margin"].iloc[told])
-    least = f"; runner-up is {'at least ' * (len(margins) > 1)}{_times(min(margins))} further" if margins else ""
+    said = [(b, held) for b, held in zip(claimed or (), wiring, strict=False) if None not in (b, held)]
+    wrong = sum(b != held for b, held in said)
+    claims = f"; {wrong} of {len(said)} claims say{'s' * (wrong == 1)} otherwise" if wrong else ""
     open_slots = [str(s) for s in range(len(wiring)) if s not in told]
     rest = f"; slot{'s' * (len(open_slots) > 1)} {', '.join(open_slots)} cannot be told" if open_slots else ""
-    return " ".join(f"{who} {verb} {word} {listed}{least}{rest}".split())
+    return " ".join(f"{who} {verb} {word} {_listed(names)}{claims}{rest}".split())
+
+
+def _margins_title(found: Identification) -> str:
+    """`Each runner-up is at least 24x further than the boundary that the slot holds`."""
+    told = [s for s, b in enumerate(found.wiring) if b is not None]
+    margins = {s: m for s, m in found.slots["margin"].iloc[told].items() if np.isfinite(m) and m > 0}
+    if not margins:
+        return _title(found)
+    least = f"at least {_times(min(margins.values()))}" if len(margins) > 1 else _times(*margins.values())
+    which = "Each runner-up" if len(margins) == len(found.wiring) > 1 else f"Slot {_listed(margins)}: the runner-up"
+    return f"{which} is {least} further than the boundary that the slot holds"
+
+
+def _listed(names: Iterable[Any]) -> str:
+    """`3, 16 and 28`."""
+    *before, last = map(str, names)
+    return f"{', '.join(before)} and {last}" if before else last
 
 
 def _boxes(ax: Axes, found: Identification, claimed: Sequence[Boundary] | None) -> None:

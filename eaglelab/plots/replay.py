@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.ticker import PercentFormatter
 
 from eaglelab.acceptance import StepCounts
 from eaglelab.plots.style import CLAIM, DRAFT, EVIDENCE, OTHER, TEXT, VERIFY, axes, finish
@@ -23,6 +26,20 @@ def acceptance_table(counts: StepCounts) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(("marginal", "joint", "conditional"), float))
 
 
+def printed_table(steps: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """What a trainer printed beside what the replay counts, a row per step and definition that the name can stand for.
+
+    steps: the numbers of the finding `training.metric`. Rates are fractions; low and high are the 95 % interval by sample.
+    """
+    rows = [
+        {"step": s["step"], "name": s["name"], "printed": s["printed"], "counted": a["rate"], "right": a["right"], "of": a["counted"],
+         **dict(zip(("low", "high"), a["interval"], strict=True)), "what it is": a["definition"]}
+        for s in steps
+        for a in s["again"]
+    ]  # fmt: skip
+    return pd.DataFrame(rows).round(dict.fromkeys(("printed", "counted", "low", "high"), 3))
+
+
 def acceptance_by_step(counts: StepCounts, ax: Axes | None = None) -> Axes:
     """The three kinds of acceptance by drafted step."""
     ax, table = axes(ax), acceptance_table(counts)
@@ -31,9 +48,10 @@ def acceptance_by_step(counts: StepCounts, ax: Axes | None = None) -> Axes:
     for row in table.itertuples():
         if row.joint == row.joint:
             below = (0, -15) if row.joint > 0.1 else (0, 7)  # else it falls on the axis
-            ax.annotate(f"{row.joint:.2f}", (row.step, row.joint), below, textcoords="offset points", ha="center", color=TEXT)
+            ax.annotate(f"{row.joint:.1%}", (row.step, row.joint), below, textcoords="offset points", ha="center", color=TEXT)
     ax.set_xticks(table["step"])
     ax.set_ylim(0, 1)
+    _percents(ax.yaxis)
     ax.margins(x=0.15)
     ax.legend(loc="upper right", ncols=3)
     length = counts.accept_length
@@ -42,7 +60,7 @@ def acceptance_by_step(counts: StepCounts, ax: Axes | None = None) -> Axes:
         if length is None
         else f"Mean accept length over all rows {length:.2f}: the joint rates add {length - 1:.2f} to the bonus token"
     )
-    return finish(ax, said, f"drafted step ({counts.complete:,} whole chains)", "acceptance, 0 to 1")
+    return finish(ax, said, f"drafted step ({counts.complete:,} whole chains)", "acceptance")
 
 
 def ranked_feeds(table: pd.DataFrame, ax: Axes | None = None, most: int = 10) -> Axes:
@@ -61,9 +79,10 @@ def ranked_feeds(table: pd.DataFrame, ax: Axes | None = None, most: int = 10) ->
             ax.plot(ends, [place, place], color=color, linewidth=5, alpha=0.35, solid_capstyle="butt")
         ax.scatter(row.acceptance, place, color=color, marker="o" if row.tied else "x", zorder=3, s=45)
         ax.annotate(
-            f"{row.acceptance:.3f}", (row.acceptance, place), (0, 8), textcoords="offset points", ha="center", color=TEXT, fontsize=8.5
+            f"{row.acceptance:.1%}", (row.acceptance, place), (0, 8), textcoords="offset points", ha="center", color=TEXT, fontsize=8.5
         )
     ax.set_yticks(y, [_short(v) for v in shown["variant"]])
+    _percents(ax.xaxis)
     ax.axvline(best, color=EVIDENCE, linewidth=0.8, linestyle=":")
     ax.grid(axis="y", visible=False)
     ax.set_ylim(-0.7, len(shown) - 0.2)
@@ -81,16 +100,17 @@ def two_feeds(labels: Sequence[str], counts: Sequence[StepCounts], ax: Axes | No
         color, hatch = ((EVIDENCE, ""), (CLAIM, "///"), (OTHER, ".."))[i % 3]
         places = steps + (i - (len(labels) - 1) / 2) * width
         bars = ax.bar(places, rates, width * 0.92, color=color, hatch=hatch, edgecolor="white", label=label)
-        ax.bar_label(bars, [f"{r:.2f}" if np.isfinite(r) else "" for r in rates], padding=2, color=TEXT, fontsize=9)
+        ax.bar_label(bars, [f"{r:.1%}" if np.isfinite(r) else "" for r in rates], padding=2, color=TEXT, fontsize=9)
         for x in places[~np.isfinite(rates)]:
             ax.annotate("not known", (x, 0), (0, 4), textcoords="offset points", ha="center", rotation=90, color=TEXT, fontsize=9)
     ax.set_xticks(steps, [f"step {k}" for k in steps])
     ax.set_ylim(0, 1)
+    _percents(ax.yaxis)
     ax.grid(axis="x", visible=False)
     ax.legend(loc="upper right")
     first = [_percent(c.marginal(0)) for c in counts]
     said = f"Marginal acceptance at step 0: {first[0]} on {labels[0]}, {first[-1]} on {labels[-1]}"
-    return finish(ax, said, "drafted step", "marginal acceptance, 0 to 1")
+    return finish(ax, said, "drafted step", "marginal acceptance")
 
 
 def slot_use(places: pd.DataFrame, ax: Axes | None = None) -> Axes:
@@ -115,7 +135,8 @@ def slot_use(places: pd.DataFrame, ax: Axes | None = None) -> Axes:
     ax.set_xlim(min(0.0, np.nanmin(drawn) * 1.1), max(0.1, np.nanmax(drawn) * 1.18))
     ax.grid(axis="y", visible=False)
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2)
-    return finish(ax, _slots_title(places), "fraction, 0 to 1", "")
+    _percents(ax.xaxis)
+    return finish(ax, _slots_title(places), "share of the fused input; acceptance lost", "")
 
 
 def _slots_title(places: pd.DataFrame) -> str:
@@ -147,8 +168,14 @@ def accepted_histogram(accepted: Sequence[int], steps: int, ax: Axes | None = No
     ax.set_xticks(np.arange(len(counts)))
     ax.grid(axis="x", visible=False)
     ax.set_ylim(0, max(0.1, share.max() * 1.15))
+    _percents(ax.yaxis)
     title = f"{share[0]:.0%} of the verify steps accept nothing, {share[-1]:.0%} accept all {len(counts) - 1}"
     return finish(ax, title, f"drafted tokens accepted ({counts.sum():,} verify steps)", "share of verify steps")
+
+
+def _percents(axis: Axis) -> None:
+    """The page's text has per cent; so have its axes."""
+    axis.set_major_formatter(PercentFormatter(1))
 
 
 def _percent(rate: float | None) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 from urllib.parse import quote
 
@@ -16,6 +17,8 @@ from eaglelab.reports import parts
 from eaglelab.reports.render import read_verdict
 
 SIDECAR = "findings.json"
+MOST = 200
+"""Characters of a verdict's text; its page has all of it, and the changes follow."""
 COLUMNS = ("Case and run", "Verdict", "Findings", "Pages", "Parameters")
 
 _PAGE = """<!DOCTYPE html>
@@ -68,7 +71,8 @@ def _cells(run: Path, data: Mapping[str, Any]) -> list[str]:
     if data["verdict"]:
         verdict = read_verdict(data["verdict"])
         said = f"<strong>{parts.text(verdict.stage)}</strong> ({parts.text(verdict.confidence)})"
-        said += f'<p class="said">{parts.text(verdict.text[:240])}{"…" * (len(verdict.text) > 240)}</p>'
+        said += f'<p class="said">{parts.text(shorten(verdict.text, MOST, placeholder=" …"))}</p>'
+        said += "".join(f'<p class="change">Change: {parts.edit(c)}</p>' for c in parts.own_changes(verdict.changes))
     broken = {n["name"] for n in data["notebooks"] if n["error"] is not None}
     if broken:
         said = f'<span class="el-badge el-fail"><span aria-hidden="true">✕</span> broken notebooks: {len(broken)}</span> {said}'

@@ -61,6 +61,9 @@ class _Renderer(IPythonRenderer):
         super().__init__(escape=False, exclude_anchor_links=True)
         self.outline = outline
 
+    def codespan(self, text: str) -> str:
+        return parts.code(text)
+
     def inline_math(self, body: str) -> str:
         return math(body)
 

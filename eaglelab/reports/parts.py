@@ -27,6 +27,10 @@ BADGES = {
 }
 
 SPACES = "\n\t\xa0\u3000"
+SHORT = 28
+"""Characters of code that stay on one line; longer code breaks between its words only."""
+NAME = range(8, 65)
+"""Characters of a table's cell that is one word (a file's name) and stays on one line; the table scrolls in its box."""
 
 
 def clean(value: Any) -> str:
@@ -39,9 +43,17 @@ def text(value: Any) -> str:
     return html.escape(clean(value))
 
 
+def code(value: Any) -> str:
+    """Code within a sentence. A browser would break a command at every hyphen: here a word moves to the next line as a whole."""
+    if len(clean(value)) <= SHORT:
+        return f"<code>{text(value)}</code>"
+    return f'<code class="el-long">{" ".join(f"<span>{text(word)}</span>" for word in clean(value).split(" "))}</code>'
+
+
 def prose(value: Any) -> str:
     """`text`, with what stands between backticks set as code."""
-    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", text(value))
+    between = re.split(r"`([^`\n]+)`", clean(value))
+    return "".join(code(part) if i % 2 else text(part) for i, part in enumerate(between))
 
 
 def slug(value: Any) -> str:
@@ -61,6 +73,8 @@ def number(value: Any) -> str:
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
     if isinstance(value, float):
         return f"{value:.4g}"
+    if isinstance(value, (list, tuple)) and not any(isinstance(v, (list, tuple, dict)) for v in value):
+        return f"[{', '.join(map(number, value))}]"  # [3, 16, 28, final]
     if isinstance(value, (list, tuple, dict)):
         return json.dumps(value, ensure_ascii=False, default=str)
     return str(value)
@@ -101,15 +115,22 @@ def table(
     head = "".join(f'<th scope="col"{m}>{text(c) or ROW_NAME}</th>' for c, m in zip(columns, marks, strict=True))
     body = ""
     for row in rows:
-        cells = [re.sub("([␣⏎])", r"\1<wbr>", text(number(v))) for v in row]  # spaces made visible are places to wrap
-        names = "".join(f'<th scope="row">{c}</th>' for c in cells[:row_headers])
-        body += f"<tr>{names}{''.join(f'<td{m}>{c}</td>' for c, m in list(zip(cells, marks, strict=True))[row_headers:])}</tr>"
+        shown = [number(v) for v in row]
+        cells = [re.sub("([␣⏎])", r"\1<wbr>", text(s)) for s in shown]  # spaces made visible are places to wrap
+        kinds = [m or (" class=el-name" if _is_name(s) else "") for m, s in zip(marks, shown, strict=True)]
+        names = "".join(f'<th scope="row"{k}>{c}</th>' for c, k in zip(cells[:row_headers], kinds, strict=False))
+        body += f"<tr>{names}{''.join(f'<td{k}>{c}</td>' for c, k in list(zip(cells, kinds, strict=True))[row_headers:])}</tr>"
     title = f"<caption>{text(caption)}</caption>" if caption else ""
     cut = f'<p class="el-cut">{len(rows)} of {total} rows shown.</p>' if total is not None and total > len(rows) else ""
     return (
         f'<div class="el-scroll" tabindex="0" role="region" aria-label="{text(label or caption or "Table")}">'
         f'<table class="el-table">{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{cut}'
     )
+
+
+def _is_name(shown: str) -> bool:
+    """Whether a cell is one word, such as a file's name."""
+    return len(shown) in NAME and not re.search(r"[\s␣⏎]", shown)
 
 
 def nothing(sentence: str) -> str:
@@ -130,13 +151,18 @@ def folded(summary: str, inner: str, kind: str = "el-fold") -> str:
 def finding(item: Finding) -> str:
     """One finding as a block: badge and title, then claim, evidence, next; its numbers folded."""
     said = [("Claim", item.claim), ("Evidence", item.evidence), ("Next", item.next)]
-    lines = "".join(f"<dt>{label}</dt><dd>{prose(value)}</dd>" for label, value in said if value)
+    lines = "".join(f"<dt>{label}</dt><dd>{_by_slot(prose(value))}</dd>" for label, value in said if value)
     body = f"<dl>{lines}</dl>" if lines else ""
     numbers = folded("Numbers", pairs(_flat(item.numbers), "Numbers of this finding")) if item.numbers else ""
     return (
         f'<article class="el-finding el-{item.status.value}" id="finding-{slug(item.id)}"><p class="el-finding-head">{badge(item.status)} '
-        f'<strong>{text(item.title)}</strong> <code class="el-id">{text(item.id)}</code></p>{body}{numbers}</article>'
+        f'<strong>{prose(item.title)}</strong> <code class="el-id">{text(item.id)}</code></p>{body}{numbers}</article>'
     )
+
+
+def _by_slot(markup: str) -> str:
+    """What is said slot by slot, each on a line of its own."""
+    return re.sub(r" (?=Slot \d+:)", "<br>", markup)
 
 
 def _flat(numbers: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -169,16 +195,25 @@ def verdict(item: Verdict) -> str:
 
 def changes(items: Sequence[Change]) -> str:
     """What to change, as lists: for the first change's engine (the case's own comes first), then for other engines."""
-    own = [c for c in items if c.engine in (None, items[0].engine)]
+    own = own_changes(items)
     others = [c for c in items if c not in own]
     blocks = [("What to change:", own), ("If you serve with another engine:", others)]
     return "".join(f'<p class="el-changes">{head}</p><ul>{"".join(map(_change, some))}</ul>' for head, some in blocks if some)
 
 
+def own_changes(items: Sequence[Change]) -> list[Change]:
+    """Those for the first change's engine, and for all."""
+    return [c for c in items if c.engine in (None, items[0].engine)]
+
+
+def edit(item: Change) -> str:
+    """`key = value` of a change."""
+    return f"{code(item.key)} = {code(json.dumps(item.value, ensure_ascii=False, default=str))}"
+
+
 def _change(item: Change) -> str:
-    value = json.dumps(item.value, ensure_ascii=False, default=str)
     engine = f", for {text(item.engine)}" if item.engine else ""
-    return f"<li><code>{text(item.key)}</code> = <code>{text(value)}</code> in {text(item.file)}{engine}</li>"
+    return f"<li>{edit(item)} in {text(item.file)}{engine}</li>"
 
 
 def figure(png_base64: str, *, alt: str, caption: str | None, width: int | None, data: str = "") -> str:
@@ -192,8 +227,8 @@ def figure(png_base64: str, *, alt: str, caption: str | None, width: int | None,
 
 def note(what: str, how: str = "", kind: str = "not given") -> str:
     """A calm aside: what is absent, and how to get it."""
-    steps = f"<p>How to get it: {text(how)}</p>" if how else ""
-    return f'<aside class="el-note"><p><strong>{text(kind.capitalize())}:</strong> {text(what)}</p>{steps}</aside>'
+    steps = f"<p>How to get it: {prose(how)}</p>" if how else ""
+    return f'<aside class="el-note"><p><strong>{text(kind.capitalize())}:</strong> {prose(what)}</p>{steps}</aside>'
 
 
 def style(*names: str) -> str:

@@ -118,7 +118,7 @@ class Page:
         """HTML of a cell. The verdict is at the top of the page already."""
         markup = markdown.disarm(output.data["text/html"])
         if self.notes.get("verdict"):
-            markup = _VERDICT.sub('<p class="el-cut">See <a href="#findings">the verdict at the top of this page</a>.</p>', markup)
+            markup = _VERDICT.sub("", markup)
         return markup
 
     def _summary(self, content: str) -> str:
@@ -135,7 +135,7 @@ class Page:
         return f'<section class="summary" aria-labelledby="findings">{title}{body}</section>'
 
     def _summary_item(self, finding: Finding, content: str) -> str:
-        title = f'<a href="#finding-{parts.slug(finding.id)}">{parts.text(finding.title)}</a>'
+        title = f'<a href="#finding-{parts.slug(finding.id)}">{parts.prose(finding.title)}</a>'
         needs = finding.next and finding.status in (Status.FAIL, Status.CANNOT_TELL)
         step = f'<p class="next">Next: {parts.prose(finding.next)}</p>' if needs else ""
         return f"<li><span>{parts.badge(finding.status)}</span><div>{title}{step}</div></li>"
