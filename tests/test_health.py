@@ -8,7 +8,7 @@ import torch
 
 from eaglelab.dumps import DumpError, open_dump
 from eaglelab.dumps.health import check_health, gather, sample_health
-from eaglelab.dumps.rows import bad_rows, float_blocks
+from eaglelab.dumps.rows import bad_rows, float_blocks, same_states
 
 T, H = 40, 8
 
@@ -53,8 +53,23 @@ def _nan(data):
     data["hidden_states"][1][5, 0] = float("-inf")
 
 
-def _zero_rows(data):
-    data["hidden_states"][3][30:] = 0
+def _zero_rows(data, slots=(0, 1, 2, 3)):
+    for s in slots:
+        data["hidden_states"][s][30:] = 0
+
+
+def _padding(data):
+    _zero_rows(data)
+    data["loss_mask"][30:] = 0
+
+
+def _one_slots_zero_rows(data):
+    _zero_rows(data, slots=[3])
+    data["loss_mask"][30:] = 0
+
+
+def _one_layer_twice(data):
+    data["hidden_states"][2] = data["hidden_states"][0].clone()
 
 
 def _zero_slot(data):
@@ -76,7 +91,25 @@ PROBLEMS = {
         "slot 1 (hidden_states[1]): NaN in 2 (first row 3) and Inf in 1 (first row 5) of 40 rows",
         "error",
     ),
-    "zero rows": (_zero_rows, "all-zero rows", "slot 3 (hidden_states[3]): 10 of 40 rows, the first is row 30 (padding?)", "warning"),
+    "padding": (_padding, "all-zero rows", "slot 3 (hidden_states[3]): 10 of 40 rows, the first is row 30 (padding?)", "warning"),
+    "zero rows that train": (
+        _zero_rows,
+        "all-zero rows",
+        "slot 3 (hidden_states[3]): 10 of 40 rows, the first is row 30; 10 of them are no padding: the loss mask is 1",
+        "error",
+    ),
+    "zero rows of one slot": (
+        _one_slots_zero_rows,
+        "all-zero rows",
+        "slot 3 (hidden_states[3]): 10 of 40 rows, the first is row 30; 10 of them are no padding: other slots are not zero",
+        "error",
+    ),
+    "one layer twice": (
+        _one_layer_twice,
+        "identical slots",
+        "slots 0 and 2 (hidden_states[0], hidden_states[2]) hold the same values: was one layer captured twice?",
+        "warning",
+    ),
     "zero slot": (_zero_slot, "all-zero rows", "slot 2 (hidden_states[2]): every one of 40 rows; nothing was captured", "error"),
     "zero mask": (
         _mask(torch.zeros(T).long()),
@@ -279,3 +312,14 @@ def test_blocks_cover_every_row_once_at_any_size(monkeypatch):
         seen = [(start, block.clone()) for start, block in float_blocks(slots)]
         assert [start for start, _ in seen] == list(range(0, 7, len(seen[0][1])))
         assert torch.equal(torch.cat([block for _, block in seen]), torch.stack(slots, dim=1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn])
+def test_slots_of_the_same_values(dtype):
+    slot = torch.randn(4, 8).to(dtype)
+    other = slot.float().clone()
+    other[3, 7] += 1
+    assert same_states(slot, slot.clone())
+    assert not same_states(slot, other.to(dtype))
+    assert not same_states(slot, slot[:3])
+    assert not same_states(torch.zeros(4, 8).to(dtype), torch.zeros(4, 8).to(dtype))

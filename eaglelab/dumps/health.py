@@ -15,6 +15,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 import pandas as pd
@@ -23,7 +24,7 @@ import torch
 from eaglelab.dumps import Dump, DumpError, Sample
 from eaglelab.dumps.one_file import OneFile
 from eaglelab.dumps.raw_folders import RawFolders
-from eaglelab.dumps.rows import BadRows, bad_rows
+from eaglelab.dumps.rows import BadRows, bad_rows, same_states
 from eaglelab.dumps.sample import shape_problems
 from eaglelab.progress import progress
 
@@ -159,17 +160,35 @@ def _shape_problems(sample: Sample, hidden_size: int | None) -> Iterable[Problem
 
 
 def _state_problems(sample: Sample) -> Iterable[Problem]:
-    for s, slot in enumerate(sample.slots):
+    found = [bad_rows(slot) for slot in sample.slots]
+    for s, (slot, bad) in enumerate(zip(sample.slots, found, strict=True)):
         if slot.numel() == 0:
             continue
-        bad, name, rows = bad_rows(slot), f"slot {s} ({sample.slot_names[s]})", slot.shape[0]
+        name, rows = f"slot {s} ({sample.slot_names[s]})", slot.shape[0]
         if len(bad.nan) or len(bad.inf):
             yield Problem(sample.key, "NaN or Inf", f"{name}: {_broken_rows(bad)} of {rows} rows", ERROR)
         if len(bad.zero) == rows:
             yield Problem(sample.key, "all-zero rows", f"{name}: every one of {rows} rows; nothing was captured", ERROR)
         elif len(bad.zero):
-            detail = f"{name}: {len(bad.zero)} of {rows} rows, the first is row {int(bad.zero[0])} (padding?)"
-            yield Problem(sample.key, "all-zero rows", detail, WARNING)
+            counted = f"{name}: {len(bad.zero)} of {rows} rows, the first is row {int(bad.zero[0])}"
+            lost, why = _lost_rows(sample, bad.zero, found)
+            detail = f"{counted}; {lost} of them are no padding: {why}" if lost else f"{counted} (padding?)"
+            yield Problem(sample.key, "all-zero rows", detail, ERROR if lost else WARNING)
+    for s, t in combinations(range(len(sample.slots)), 2):
+        if same_states(sample.slots[s], sample.slots[t]):
+            detail = (
+                f"slots {s} and {t} ({sample.slot_names[s]}, {sample.slot_names[t]}) hold the same values: was one layer captured twice?"
+            )
+            yield Problem(sample.key, "identical slots", detail, WARNING)
+
+
+def _lost_rows(sample: Sample, zero: torch.Tensor, found: list[BadRows]) -> tuple[int, str]:
+    """(how many zero rows [n] of a slot are no padding, why): they train, or other slots of the row are not zero."""
+    mask = sample.loss_mask
+    train = torch.isin(zero, mask.nonzero().flatten()) if mask is not None else torch.zeros_like(zero, dtype=torch.bool)  # [n]
+    alone = ~torch.stack([torch.isin(zero, bad.zero) for bad in found]).all(dim=0)  # [n]
+    reasons = [text for held, text in ((train, "the loss mask is 1"), (alone, "other slots are not zero")) if held.any()]
+    return int((train | alone).sum()), " or ".join(reasons)
 
 
 def _broken_rows(bad: BadRows) -> str:

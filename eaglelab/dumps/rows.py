@@ -86,3 +86,12 @@ def take_rows(slot: Tensor, rows: Tensor) -> Tensor:
     if slot.dtype.itemsize == 1:
         return slot.view(torch.uint8)[rows].view(slot.dtype)
     return slot[rows]
+
+
+def same_states(one: Tensor, other: Tensor) -> bool:
+    """Whether two slots [T, H] hold the same values, not all zero; most differ in the first row and are read no further."""
+    if one.shape != other.shape or one.dtype != other.dtype or one.numel() == 0:
+        return False
+    if one.dtype.itemsize == 1:
+        one, other = one.view(torch.uint8), other.view(torch.uint8)
+    return torch.equal(one[:1], other[:1]) and torch.equal(one, other) and bool(one.any())
