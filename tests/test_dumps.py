@@ -224,6 +224,43 @@ def test_a_raw_sample_that_lacks_a_file_is_skipped_with_its_reason(tmp_path):
     assert "has no input_ids.pt or token_ids.pt or tokens.pt" in dump.skipped["c"]
 
 
+def test_raw_folders_none_of_which_has_a_last_state(tmp_path):
+    for name in "ab":
+        made = raw_folder(tmp_path / name)
+        (tmp_path / name / "final.pt").unlink()
+    for forced in (None, "raw_folders"):
+        dump = open_dump(tmp_path, format=forced)
+        assert (dump.slot_names, dump.feed) == (("aux_0", "aux_1", "aux_2"), Feed((0, 1, 2), None))
+        assert "no folder has a final.pt" in dump.notes[0]
+        dump.feed = [0, 1, 2, -1]
+        assert torch.equal(dump.load("b").slots[2], made["hidden_states"][2])
+    raw_folder(tmp_path / "c")
+    assert len(open_dump(tmp_path).slot_names) == 4  # now a and b lost theirs
+    with pytest.raises(DumpError, match=r"has no last\.pt"):
+        open_dump(tmp_path, files={"last": "last.pt"})  # named, so it has to be there
+
+
+@pytest.mark.parametrize("second", ["aux_0.pth", "aux_00.pt"])
+def test_a_raw_slot_in_two_files_is_an_error(tmp_path, second):
+    raw_folder(tmp_path / "a")
+    raw_folder(tmp_path / "b")
+    torch.save(torch.zeros(T, H), tmp_path / "b" / second)
+    dump = open_dump(tmp_path)
+    with pytest.raises(DumpError, match=r"aux_0\S* and aux_0\S* are one slot in two files") as raised:
+        dump.load("b")
+    assert raised.value.problem == "slot twice"
+    assert check_health(dump).summary["with_errors"] == 1
+
+
+def test_raw_token_ids_in_two_files_have_to_be_the_same(tmp_path):
+    data = raw_folder(tmp_path / "a")
+    torch.save(data["input_ids"].tolist(), tmp_path / "a" / "token_ids.pt")
+    assert torch.equal(open_dump(tmp_path).load("a").token_ids, data["input_ids"])
+    torch.save(data["input_ids"] + 1, tmp_path / "a" / "tokens.pt")
+    with pytest.raises(DumpError, match=r"input_ids\.pt and token_ids\.pt and tokens\.pt hold different tokens"):
+        open_dump(tmp_path)
+
+
 def test_raw_folders_without_token_ids_say_so_and_not_that_other_formats_do_not_fit(tmp_path):
     for name in "ab":
         raw_folder(tmp_path / name)
@@ -251,7 +288,7 @@ def test_unknown_layout_says_what_was_looked_for_and_found(tmp_path):
     assert "no known dump format fits. Found 2 files: 1 .pt, 1 .txt" in text
     assert "- list_of_four: torch files that hold a dict with input_ids [T], hidden_states (a list" in text
     assert "data_0.pt holds a dict with hidden_states (one tensor [3, 4] of float32), input_ids (one tensor [3] of int64)." in text
-    assert "- raw_folders: one folder a sample with aux_0.pt" in text
+    assert text.count("- raw_folders: one folder a sample with aux_0.pt, aux_1.pt, …, final.pt and") == 1
 
 
 def test_unknown_format_name_suggests_the_nearest(tmp_path):

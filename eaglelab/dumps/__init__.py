@@ -141,7 +141,7 @@ def open_dump(path: str | os.PathLike, format: str | None = None, files: dict[st
         return Dump(listing, best, [note for t in tried if (note := t.beside(best))], refused)
     raise DumpError(
         f"{listing.path}: no known dump format fits. Found {listing.found()}.{refused}\nKnown formats:\n"
-        + "\n".join(f"- {c.name}: {c.looks_for}" for c in candidates)
+        + "\n".join(dict.fromkeys(f"- {c.name}: {c.looks_for}" for c in candidates))
         + "\nCheck the path. In a case.toml `[dump] format` forces a format, and `[dump] files` names the files of the raw layout.",
         "unknown format",
     )

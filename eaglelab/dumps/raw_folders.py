@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from eaglelab.dumps.containers import DumpError, is_torch_name, load_torch
 from eaglelab.dumps.implied import Implied
 from eaglelab.dumps.listing import Listing, natural
@@ -27,14 +29,18 @@ FILE_KEYS = ("slots", "last", "token_ids", "loss_mask")
 class RawFolders:
     slots: tuple[str, ...] | None = None
     """The aux slots' files in order; None = every `aux_<n>.pt` of the folder, by number."""
-    last: str = LAST
+    last: str | None = LAST
+    """None: the dump holds no last state."""
     token_ids: tuple[str, ...] = TOKEN_IDS
     """The first of these that the folder has."""
     loss_mask: str = "loss_mask.pt"
     allow_pickle: bool = False
 
     name = "raw_folders"
-    last_state_kept = True
+
+    @property
+    def last_state_kept(self) -> bool:
+        return self.last is not None
 
     @classmethod
     def named(cls, files: dict[str, Any] | None, allow_pickle: bool = False) -> RawFolders:
@@ -55,10 +61,13 @@ class RawFolders:
     @property
     def looks_for(self) -> str:
         slots = ", ".join(self.slots) if self.slots else "aux_0.pt, aux_1.pt, …"
-        return f"one folder a sample with {slots}, {self.last} and {' or '.join(self.token_ids)}"
+        return f"one folder a sample with {slots}, {self.last or LAST} and {' or '.join(self.token_ids)}"
 
     def keys(self, listing: Listing) -> tuple[list[str], list[str]]:
-        """(sample folders, stray torch files), by name alone: a sample is a folder with the last state or with an aux slot."""
+        """(sample folders, stray torch files), by name alone: a sample is a folder with the last state or with an aux slot. Without a
+        last state it is only a dump where no folder has one: one that lacks it among others is a sample that lost it."""
+        if self.last is None and any(name.rpartition("/")[2] == LAST for name in listing.files):
+            return [], []
         folders: dict[str, set[str]] = defaultdict(set)
         for name in listing.files:
             folder, _, file = name.rpartition("/")
@@ -69,28 +78,31 @@ class RawFolders:
         return sorted((key or "." for key in keys), key=natural), stray
 
     def paths(self, root: Path, key: str) -> list[Path]:
-        names = [*self._slot_files(root / key), self.last, *self.token_ids, self.loss_mask]
+        names = [*self._state_files(root / key), *self.token_ids, self.loss_mask]
         return [root / key / name for name in names if (root / key / name).is_file()]
 
     def load(self, root: Path, key: str) -> Sample:
         """The sample as its files hold it; lengths and widths are not compared yet. Raises DumpError."""
         folder, notes = root / key, []
-        slot_files = self._slot_files(folder)
-        ids_file = next((name for name in self.token_ids if (folder / name).is_file()), None)
-        missing = [name for name in (*slot_files, self.last) if not (folder / name).is_file()]
-        if not slot_files:
+        files = self._state_files(folder)
+        ids_files = [name for name in self.token_ids if (folder / name).is_file()]
+        missing = [name for name in files if not (folder / name).is_file()]
+        if not set(files) - {self.last}:
             missing.insert(0, "aux_0.pt")
-        if ids_file is None:
+        if not ids_files:
             missing.append(" or ".join(self.token_ids))
         if missing:
             raise DumpError(
                 f"{folder}: has no {', no '.join(missing)}. Dump it again, or name the files: `[dump] files` in case.toml.",
                 "incomplete",
             )
-        files = (*slot_files, self.last)
+        ids, *others = (as_token_ids(self._read(folder / name), name, str(folder), notes) for name in ids_files)
+        if not all(torch.equal(ids, other) for other in others):
+            text = f"{folder}: {' and '.join(ids_files)} hold different tokens. Leave the one that the states belong to."
+            raise DumpError(text, "tokens differ")
         return Sample(
             key=key,
-            token_ids=as_token_ids(self._read(folder / ids_file), ids_file, str(folder), notes),
+            token_ids=ids,
             slots=tuple(as_slot(self._read(folder / name), name, str(folder), notes) for name in files),
             loss_mask=as_mask(self._read(folder / self.loss_mask), self.loss_mask, str(folder), notes),
             slot_names=tuple(name.split(".", 1)[0] for name in files),
@@ -98,19 +110,26 @@ class RawFolders:
         )
 
     def implied(self, listing: Listing, probes: Sequence[Probe] = ()) -> tuple[Implied | None, list[str]]:
-        return None, []
+        if self.last is not None:
+            return None, []
+        return None, [f"no folder has a {LAST}: all slots are taken for aux slots, and the dump for one without a last state"]
 
     def _is_sample(self, files: set[str]) -> bool:
         if self.last in files:
             return True
         return any(name in files for name in self.slots) if self.slots else any(AUX.fullmatch(name) for name in files)
 
-    def _slot_files(self, folder: Path) -> tuple[str, ...]:
+    def _state_files(self, folder: Path) -> tuple[str, ...]:
+        """The aux slots' files in order, then the last state's. Raises DumpError where two are of one number."""
+        last = () if self.last is None else (self.last,)
         if self.slots is not None:
-            return self.slots
-        if not folder.is_dir():
-            return ()
-        return tuple(sorted((p.name for p in folder.iterdir() if AUX.fullmatch(p.name)), key=natural))
+            return (*self.slots, *last)
+        found = {}
+        for name in sorted((p.name for p in folder.iterdir() if AUX.fullmatch(p.name)) if folder.is_dir() else (), key=natural):
+            other = found.setdefault(int(re.findall(r"\d+", name)[0]), name)
+            if other != name:
+                raise DumpError(f"{folder}: {other} and {name} are one slot in two files. Leave the right one.", "slot twice")
+        return (*found.values(), *last)
 
     def _read(self, path: Path) -> Any:
         """None where the file is absent, which only the mask's may be."""

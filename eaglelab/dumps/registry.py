@@ -52,7 +52,8 @@ def formats(name: str | None, files: dict[str, Any] | None, allow_pickle: bool) 
     if not files:
         known = [
             *(OneFile(layout, allow_pickle) for layout in LAYOUTS),
-            *(RawFolders(allow_pickle=allow_pickle), SglangPasses(allow_pickle), SglangResponses()),
+            *(RawFolders(allow_pickle=allow_pickle), RawFolders(last=None, allow_pickle=allow_pickle)),
+            *(SglangPasses(allow_pickle), SglangResponses()),
         ]
         return [f for f in known if name in (None, f.name)]
     if name not in (None, RawFolders.name, SglangResponses.name):
