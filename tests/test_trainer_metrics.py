@@ -5,6 +5,7 @@ against the trainers' formulas written out on logits, with their own shifts and 
 ModelOpt hf_eagle.py, speculators 0.3 core.py); what their code itself returns is in tests/test_drafter_oracles.py.
 """
 
+import gzip
 import json
 from itertools import pairwise
 
@@ -73,7 +74,7 @@ def test_every_definition_says_what_it_is_and_where_it_was_read():
     [
         ("acc_2", "specforge", "0.2.0", [("marginal", 0, "wrong", "text", "counts")]),
         ("acc_2", "specforge", "0.1.0", [("marginal", 0, "wrong", "text", "batches"), ("marginal", 0, "dropped", "text", "batches")]),
-        ("acceptance_rate_0", "specforge", "0.2.0", [("overlap", 0, "dropped", "text", "counts")]),
+        ("acceptance_rate_0", "specforge", "0.2.0", [("overlap", 0, "dropped", "text", "batches")]),
         ("full_acc_0", "speculators", "0.9.0", [("joint", 1, "unseen", "text", "counts")]),
         ("full_acc_0_epoch", "speculators", "0.6.0.2", [("joint", 1, "unseen", "own", "counts")]),
         ("cond_acc_1", "speculators", "0.3.0", [("conditional", 1, "unseen", "own", "batches")]),
@@ -239,6 +240,71 @@ def test_unknown_names_and_numbers_that_are_none_are_listed(tmp_path):
     assert got.unknown == ("train/my_accuracy", "train/tau_sim")
     assert got.not_finite == {"train/full_acc_1": 1}
     assert len(read(tmp_path, "".join(f"acc{i}x=0.5\n" for i in range(1000))).unknown) == 100
+
+
+@pytest.mark.parametrize(
+    ("text", "framework", "name", "value", "decimals"),
+    [
+        ("Train Epoch [1/10], position 0,  Acc: 83.10%\n", "eagle", "train/epoch_acc_0", 0.831, 4),
+        ("Step 100 Training Acc: [51.2%]\nStep 100 Training Acc: [51.2, 30.1]%\n", "modelopt", "train_acc_0", 0.512, 3),
+        ("accept len: 2.17, accept rate: 54%\n", "sglang", "accept_rate", 0.54, None),
+        ("step 5: acc_0 = 51.2 %\n", "specforge", "acc_0", 0.512, 3),
+        ("{'acc_0': tensor(0.5100, device='cuda:0'), 'acc_1': tensor([0.3])}\n", "specforge", "acc_0", 0.51, 4),
+        ("{'acc_0': np.float64(0.5)}\n", "specforge", "acc_0", 0.5, 1),
+        ("train_acc=[tensor(0.5), np.float32(0.25)]\n", "modelopt", "train_acc_0", 0.5, 1),
+        ("acc_0: 1.\nacc_1: 0.", "specforge", "acc_0", 1.0, None),
+    ],
+)
+def test_numbers_as_they_are_dressed(tmp_path, text, framework, name, value, decimals):
+    got = read(tmp_path, text, framework).rows
+    assert [(r.value, r.decimals) for r in got if r.name == name] == [(pytest.approx(value), decimals)]
+
+
+def test_a_rate_outside_0_to_1_is_listed_and_not_used(tmp_path):
+    got = read(tmp_path, "acc_0: 0.5\nacc_0: 83.1\nacc_0: -0.1\nsimulated_acc_len: 1.7\n", "specforge")
+    assert values(got)["acc_0", 0, "train"] == 0.5
+    assert len(got.rows) == 2
+    assert got.no_rate == got.to_json()["no_rate"] == {"acc_0": 2}
+
+
+@pytest.mark.parametrize("text", ["step 1: acc_0: 0.5\nstep 2: acc_0: 0.", '{"acc_0": 0.5}\n{"acc_0": 0.', "acc_0=0.5\nacc_0=7."])
+def test_a_log_cut_in_a_number_ends_before_it(tmp_path, text):
+    got = read(tmp_path, text, "specforge")
+    assert [(r.value, r.seen) for r in got.rows] == [(0.5, 1)]
+    assert got.no_rate == {}
+
+
+def test_several_runs_in_one_table_are_refused_by_name(tmp_path):
+    table = '"Step","good run - train/acc_0","good run - train/acc_0__MIN","bad run - train/acc_0"\n"10","0.5","0.4","0.1"\n'
+    with pytest.raises(MetricsError, match=r"wandb.csv holds 2 runs \(good run, bad run\), expected one"):
+        read(tmp_path, table, "eagle", name="wandb.csv")
+    steps = '"Step","my run - _step","my run - train/acc_0"\n"10","10","0.5"\n'
+    assert values(read(tmp_path, steps, "eagle", name="wandb.csv")) == {("train/acc_0", 0, "train"): 0.5}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[rank{r}]: step {s}: acc_0: {v}",
+        "[Rank {r}] step {s} acc_0={v}",
+        '{{"rank": {r}, "step": {s}, "acc_0": {v}}}',
+        "DP{r} TP0 step {s} acc_0: {v}",
+    ],
+)
+def test_ranks_that_print_into_one_log_are_averaged(tmp_path, line):
+    said = [(0, 1, 0.1), (1, 1, 0.2), (1, 2, 0.6), (0, 2, 0.4)]
+    (row,) = read(tmp_path, "\n".join(line.format(r=r, s=s, v=v) for r, s, v in said), "specforge").rows
+    assert (row.value, row.at) == (0.5, "step 2, the mean of 2 ranks")
+    one = read(tmp_path, "\n".join(line.format(r=0, s=s, v=v) for _, s, v in said), "specforge").rows
+    assert (one[0].value, one[0].at) == (0.4, "step 2")
+
+
+def test_packed_logs_and_other_encodings_have_their_own_words(tmp_path):
+    with pytest.raises(MetricsError, match=r"train.log is packed with gzip, .* unpack it first"):
+        read(tmp_path, gzip.compress(b"acc_0: 0.5"))
+    for codec in ("utf-16", "utf-16-be"):
+        with pytest.raises(MetricsError, match="is UTF-16"):
+            read(tmp_path, ("\ufeff" if codec != "utf-16" else "").encode(codec) + "acc_0: 0.5".encode(codec))
 
 
 def test_what_cannot_be_read_says_why(tmp_path):

@@ -61,9 +61,13 @@ def _reported(reported: Reported) -> Finding:
         f" Not understood: {', '.join(reported.unknown[:12])}{', …' if len(reported.unknown) > 12 else ''}." if reported.unknown else ""
     )
     broken = f" Printed as NaN or infinite: {', '.join(list(reported.not_finite)[:6])}." if reported.not_finite else ""
+    refused = ", ".join(f"{name} ({n})" for name, n in list(reported.no_rate.items())[:6])
+    broken += f" Not used, since no rate lies outside 0 to 1: {refused}; percentages need their %." if refused else ""
     if not reported.rows:
         title = f"Nothing in {reported.file} is understood as a metric of {reported.framework or 'any trainer'}"
-        return Finding("training.reported", title, Status.CANNOT_TELL, evidence=unknown.strip(), numbers=reported.to_json(), next=HOW)
+        return Finding(
+            "training.reported", title, Status.CANNOT_TELL, evidence=(unknown + broken).strip(), numbers=reported.to_json(), next=HOW
+        )
     return Finding(
         id="training.reported",
         title=f"{reported.file} reports {len(reported.rows)} number{'s' if len(reported.rows) != 1 else ''}; "
@@ -164,7 +168,7 @@ def _count(inv: Investigation, definition: Definition, steps: int) -> tuple[Sequ
     inside = definition.outside == "unseen"
     judge, variant = inv.judge, inv.feeds.dump
     judge = draft_vocabulary_judge(judge, inv.drafter.target_ids) if inside else Judge(judge.last, judge.head, judge.norm_last)
-    variant = replace(variant, identity_vocabulary=inside)
+    variant = replace(variant, vocabulary="identity" if inside else "d2t")
     outcomes = replay(inv.drafter, every_row(inv.samples), inv.embedding, [variant], judge=judge, steps=steps)[0].outcomes
     return outcomes, [trainer_counts(definition, o, s.loss_mask) for o, s in zip(outcomes, inv.samples, strict=True)]
 

@@ -19,34 +19,49 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from eaglelab.metrics.definitions import OTHER_NAMES, define, definitions
+from eaglelab.metrics.definitions import OTHER_NAMES, RATES, define, definitions
 from eaglelab.metrics.reported import Reported, Row
-from eaglelab.outside_json import too_deep
+from eaglelab.outside_json import MAX_DEPTH, too_deep
 
 RECENT = 50
 """Values at the end of a log whose mean is kept beside the last one: a training step's own is one batch's."""
 LONGEST = 2**16
 """Bytes of a line that are looked at, and of a record that a console has wrapped over several lines."""
 LARGEST_JSON = 2**28
-MOST_UNKNOWN, LONGEST_NAME = 100, 200
+MOST_UNKNOWN, LONGEST_NAME, MOST_NAMES = 100, 200, 10_000
+MOST_RANKS = 4096
 
 NUMBER = r"[-+]?(?:\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(?:[eE][-+]?\d{1,4})?"
 NAME = r"""(?<![\w/.\-])["']?([A-Za-z_][\w/.\-]*)["']?\s{0,4}[:=]\s{0,4}"""
-PAIR = re.compile(rf"""{NAME}["']?({NUMBER}|nan|NaN|-?inf|-?Infinity)(?![\w:/\-.])(%?)""")
+PAIR = re.compile(rf"""{NAME}["']?({NUMBER}|nan|NaN|-?inf|-?Infinity)(?![\w:/\-.])(\s?%)?""")
 LIST = re.compile(rf"""{NAME}\[({NUMBER}(?:,\s{{0,4}}{NUMBER})*)\]""")
-POSITION = re.compile(rf"(Train|Test|Eval) Epoch \[(\d+)/\d+\], position (\d+),\s*(Acc|pLoss): ({NUMBER})", re.IGNORECASE)
-MODELOPT = re.compile(rf"Step (\d+) (Training Acc|Estimated Training AR|AR): \[?({NUMBER}(?:,\s*{NUMBER})*)")
+POSITION = re.compile(rf"(Train|Test|Eval) Epoch \[(\d+)/\d+\], position (\d+),\s*(Acc|pLoss): ({NUMBER})\s?(%?)", re.IGNORECASE)
+MODELOPT = re.compile(rf"Step (\d+) (Training Acc|Estimated Training AR|AR): \[?({NUMBER}(?:,\s*{NUMBER})*)\]?\s?(%?)")
 VLLM = re.compile(rf"(Mean acceptance length|Draft acceptance rate|Per-position acceptance rate): ({NUMBER}(?:, {NUMBER})*)(%?)")
-SGLANG = re.compile(rf"accept (len|rate): ({NUMBER})")
+SGLANG = re.compile(rf"accept (len|rate): ({NUMBER})(%?)")
+WRAPPED = re.compile(rf"\b(?:tensor|float\d{{2}})\(\[?({NUMBER}|nan|-?inf)\]?(?:,[^()]{{0,80}})?\)")
+"""`tensor(0.51, device='cuda:0')`, `np.float64(0.5)`: how torch and numpy print a number that nobody turned into one."""
+MODULE = re.compile(r"\b(?:torch|numpy|np)\.(?=tensor\(|float\d)")
+RANK = re.compile(rb"(?i)(?<![a-z0-9_])(?:global[_ ]|local[_ ])?rank[\"']?[ :=]{0,3}(\d{1,5})(?![\w.])|(?<![\w])DP(\d{1,5})(?![\w.])")
+"""The process that printed a line: torchrun's `[rank3]:`, a logger's `rank=3`, SGLang's `DP3`."""
+CUT = re.compile(rb"[-+]?\d*\.$")
+"""A number that a log ends in the middle of."""
 MODELOPT_NAMES = {"Training Acc": "train_acc", "Estimated Training AR": "estimated_training_ar", "AR": "validate_ar"}
 
 ANSI = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
-WORTH = re.compile(rb"acc|loss|_ar|AR:", re.IGNORECASE)
-STEP = re.compile(r"""\b_?(global_step|step|epoch)["']?[ :=]{1,3}["']?(\d{1,12}(?:\.\d{1,12})?)""", re.IGNORECASE)
+WORTH = re.compile(rb"acc|loss|_ar|ar:|kl_div|tau", re.IGNORECASE)
+WORTH_NAME = re.compile(r"acc|loss|ar|kl_div|tau|eal", re.IGNORECASE)
+"""Names that a metric can have, or that get listed: the others of a line are not looked up."""
+NUMBERS = re.compile(NUMBER)
+STEP = re.compile(r"""\b_?(global_step|[sS]tep|[eE]poch|STEP|EPOCH)["']?[ :=]{1,3}["']?(\d{1,12}(?:\.\d{1,12})?)""")
 SPLIT = re.compile(r"(train|eval|val|valid|validation|test)[/_.](?=.)")
 SPLITS = {"train": "train"}
 SPEAKS = re.compile(r"acc(?!elerat|um|ess|ount)|loss|tau|(?<![a-z])(?:eal|ar)(?![a-z])", re.IGNORECASE)
 """Names that speak of accuracy, acceptance, accept length or loss: those that are listed where nobody knows them."""
+
+
+SHARES = (*RATES, "overlap", "mean_marginal", "accepted_share", "length_share")
+"""Kinds that lie between 0 and 1."""
 
 
 class MetricsError(ValueError):
@@ -60,6 +75,8 @@ class Printed(NamedTuple):
     value: float
     decimals: int | None
     at: str
+    rank: str = ""
+    """The process that printed it, where the line says so."""
 
 
 def read_metrics(path: str | Path, framework: str | None = None, version: str | None = None) -> Reported:
@@ -80,6 +97,7 @@ def read_metrics(path: str | Path, framework: str | None = None, version: str | 
         )
     collected = _Collected(framework, version)
     try:
+        _refuse_other_encodings(path)
         for printed in _printed(path):
             collected.take(printed)
     except (OSError, csv.Error) as error:
@@ -87,31 +105,57 @@ def read_metrics(path: str | Path, framework: str | None = None, version: str | 
     return collected.reported(path)
 
 
+def _refuse_other_encodings(path: Path) -> None:
+    with path.open("rb") as file:
+        head = file.read(4)
+    if head[:2] == b"\x1f\x8b":
+        raise MetricsError(f"{path.name} is packed with gzip, expected the log itself: unpack it first (`gzip -dc`)")
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise MetricsError(
+            f"{path.name} is UTF-16 (PowerShell writes it so), expected UTF-8: `iconv -f UTF-16 -t UTF-8 {path.name}` turns it into that"
+        )
+
+
 class _Collected:
     """The last value of each metric, and what else was printed."""
 
     def __init__(self, framework: str | None, version: str | None) -> None:
         self.framework, self.version = framework, version
+        self.names: dict[str, tuple[tuple, int, str | None]] = {}
         self.rows: dict[tuple, dict[str, Any]] = {}
         self.recent: dict[tuple, deque[float]] = {}
+        self.ranks: dict[tuple, dict[str, float]] = {}
         self.unknown: dict[str, int] = {}
         self.not_finite: dict[str, int] = {}
+        self.no_rate: dict[str, int] = {}
 
     def take(self, printed: Printed) -> None:
-        printed = printed._replace(name=printed.name[:LONGEST_NAME])
-        found, step, split = self._look_up(printed.name)
+        name, value = printed.name[:LONGEST_NAME], printed.value
+        if name not in self.names:
+            if len(self.names) >= MOST_NAMES:
+                self.names.clear()
+            self.names[name] = self._look_up(name)
+        found, step, split = self.names[name]
         if not found:
-            if SPEAKS.search(printed.name) and (printed.name in self.unknown or len(self.unknown) < MOST_UNKNOWN):
-                self.unknown[printed.name] = self.unknown.get(printed.name, 0) + 1
+            if SPEAKS.search(name) and (name in self.unknown or len(self.unknown) < MOST_UNKNOWN):
+                self.unknown[name] = self.unknown.get(name, 0) + 1
             return
-        if not math.isfinite(printed.value):
-            self.not_finite[printed.name] = self.not_finite.get(printed.name, 0) + 1
+        if not math.isfinite(value):
+            self.not_finite[name] = self.not_finite.get(name, 0) + 1
             return
-        key = (printed.name, split)
-        row = self.rows.setdefault(key, {"seen": 0})
-        row |= {"name": printed.name, "step": step, "split": split, "definitions": found, "value": printed.value}
-        row |= {"at": printed.at, "seen": row["seen"] + 1, "decimals": printed.decimals}
-        self.recent.setdefault(key, deque(maxlen=RECENT)).append(printed.value)
+        if not 0 <= value <= 1 and all(d.kind in SHARES for d in found):
+            self.no_rate[name] = self.no_rate.get(name, 0) + 1
+            return
+        key = (name, split)
+        row = self.rows.get(key)
+        if row is None:
+            row = self.rows[key] = {"name": name, "step": step, "split": split, "definitions": found, "seen": 0}
+            self.recent[key], self.ranks[key] = deque(maxlen=RECENT), {}
+        row["value"], row["at"], row["decimals"] = value, printed.at, printed.decimals
+        row["seen"] += 1
+        self.recent[key].append(value)
+        if printed.rank and (printed.rank in self.ranks[key] or len(self.ranks[key]) < MOST_RANKS):
+            self.ranks[key][printed.rank] = value
 
     def _look_up(self, name: str) -> tuple[tuple, int, str | None]:
         """What a name can stand for, its step, its split. A prefix that is part of the name (`train_acc`) stays."""
@@ -125,9 +169,21 @@ class _Collected:
         return found, step, split
 
     def reported(self, path: Path) -> Reported:
-        rows = [Row(**row, recent=sum(self.recent[key]) / len(self.recent[key])) for key, row in self.rows.items()]
+        rows = [
+            Row(**row | _over_ranks(row, self.ranks[key]), recent=sum(self.recent[key]) / len(self.recent[key]))
+            for key, row in self.rows.items()
+        ]
         rows.sort(key=lambda r: (r.split or "", r.definitions[0].kind, r.name.rstrip("0123456789"), r.step))
-        return Reported(path.name, self.framework, self.version, tuple(rows), tuple(sorted(self.unknown)), dict(self.not_finite))
+        unknown, not_finite, no_rate = tuple(sorted(self.unknown)), dict(self.not_finite), dict(self.no_rate)
+        return Reported(path.name, self.framework, self.version, tuple(rows), unknown, not_finite, no_rate)
+
+
+def _over_ranks(row: dict[str, Any], last: dict[str, float]) -> dict[str, Any]:
+    """Where several ranks printed a metric, the mean of their last values in place of whoever came last."""
+    if len(last) < 2:
+        return {}
+    where = ", ".join(filter(None, (row["at"], f"the mean of {len(last)} ranks")))
+    return {"value": sum(last.values()) / len(last), "at": where, "decimals": None}
 
 
 # -- numbers out of files ----------------------------------------------------------------------------------------------------------------------
@@ -144,10 +200,13 @@ def _printed(path: Path) -> Iterator[Printed]:
             return
     for line in _records(path):
         content = _parsed(line) if line.lstrip()[:1] == b"{" else None
-        if content is not None:
-            yield from _objects(content)
+        found = _in_text(line.decode("utf-8", "replace")) if content is None else _objects(content)
+        rank = RANK.search(line) if b"ank" in line or b"RANK" in line or b"DP" in line else None
+        if rank is None:
+            yield from found
         else:
-            yield from _in_text(line.decode("utf-8", "replace"))
+            where = rank[0].decode("ascii").lower()
+            yield from (printed._replace(rank=where) for printed in found)
 
 
 def _parsed(text: bytes) -> Any:
@@ -156,7 +215,8 @@ def _parsed(text: bytes) -> Any:
         content = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return None if too_deep(content) else content
+    nested = text.count(b"{") + text.count(b"[") > MAX_DEPTH and too_deep(content)
+    return None if nested else content
 
 
 def _objects(content: Any, prefix: str = "", at: str = "") -> Iterator[Printed]:
@@ -195,7 +255,12 @@ def _is_number(value: Any) -> bool:
 def _table(path: Path) -> Iterator[Printed]:
     """A table with a row a step. wandb heads its columns `run - name`, with `name__MIN` and `name__MAX` beside each."""
     reader = csv.reader(line.decode("utf-8-sig", "replace").replace("\0", "") for line in _lines(path))
-    heads = [h.rsplit(" - ", 1)[-1].strip() for h in next(reader, [])]
+    first = next(reader, [])
+    runs = dict.fromkeys(h.rsplit(" - ", 1)[0] for h in first if " - " in h and not h.endswith(("__MIN", "__MAX")) and "_step" not in h)
+    if len(runs) > 1:
+        shown = ", ".join(list(runs)[:6]) + (", …" if len(runs) > 6 else "")
+        raise MetricsError(f"{path.name} holds {len(runs)} runs ({shown}), expected one: export the run that trained this drafter alone")
+    heads = [h.rsplit(" - ", 1)[-1].strip() for h in first]
     steps = [i for i, h in enumerate(heads) if h.lower() in ("step", "_step", "global_step", "epoch")]
     for cells in reader:
         at = _place({heads[i].lower().lstrip("_"): cells[i] for i in steps if i < len(cells) and cells[i]})
@@ -216,6 +281,7 @@ def _records(path: Path) -> Iterator[bytes]:
         if WORTH.search(record):
             yield record
         record = line
+    record = CUT.sub(b"", record)
     if WORTH.search(record):
         yield record
 
@@ -225,39 +291,44 @@ def _lines(path: Path) -> Iterator[bytes]:
     rest = b""
     with path.open("rb") as file:
         while block := file.read(2**20):
-            *whole, tail = re.split(rb"[\r\n]+", rest[:LONGEST] + block)
+            whole = (rest[:LONGEST] + block).splitlines()
+            rest = b"" if block[-1:] in b"\r\n" else whole.pop()
             yield from (line[:LONGEST] for line in whole)
-            rest = tail
     yield rest[:LONGEST]
 
 
 def _in_text(line: str) -> Iterator[Printed]:
     """Numbers of one line of a log."""
+    if "tensor(" in line or "float" in line:
+        line = WRAPPED.sub(r"\1", MODULE.sub("", line))
     if "position" in line and (match := POSITION.search(line)):
         split, name = match[1].lower(), {"acc": "acc", "ploss": "ploss"}[match[4].lower()]
-        yield _number(f"{split}/epoch_{name}_{match[3]}", match[5], f"epoch {match[2]}")
+        yield _number(f"{split}/epoch_{name}_{match[3]}", match[5], f"epoch {match[2]}", percent=bool(match[6]))
         return
     if "Step " in line and (match := MODELOPT.search(line)):
-        name, values = MODELOPT_NAMES[match[2]], re.findall(NUMBER, match[3])
-        several = name == "train_acc"
-        yield from (_number(f"{name}_{k}" if several else name, v, f"step {match[1]}") for k, v in enumerate(values))
+        name, values = MODELOPT_NAMES[match[2]], NUMBERS.findall(match[3])
+        several, percent = name == "train_acc", bool(match[4])
+        yield from (_number(f"{name}_{k}" if several else name, v, f"step {match[1]}", percent) for k, v in enumerate(values))
         return
     if "SpecDecoding metrics:" in line:
         for match in VLLM.finditer(line):
             yield from _vllm(match)
         return
-    at = _place({name.lower(): number for name, number in STEP.findall(line)})
     if "accept len" in line or "accept rate" in line:
-        yield from (_number(f"accept_{match[1]}", match[2], at) for match in SGLANG.finditer(line))
+        yield from (_number(f"accept_{match[1]}", match[2], "", percent=bool(match[3])) for match in SGLANG.finditer(line))
         return
-    for match in LIST.finditer(line):
-        yield from (_number(f"{match[1]}_{k}", v, at) for k, v in enumerate(re.findall(NUMBER, match[2])))
-    for match in PAIR.finditer(line):
-        yield _number(match[1], match[2], at, percent=bool(match[3]))
+    lists = [match for match in LIST.finditer(line) if WORTH_NAME.search(match[1])] if "[" in line else []
+    pairs = [match for match in PAIR.finditer(line) if WORTH_NAME.search(match[1])]
+    if not lists and not pairs:
+        return
+    at = _place({name.lower(): number for name, number in STEP.findall(line)})
+    for match in lists:
+        yield from (_number(f"{match[1]}_{k}", v, at) for k, v in enumerate(NUMBERS.findall(match[2])))
+    yield from (_number(match[1], match[2], at, percent=bool(match[3])) for match in pairs)
 
 
 def _vllm(match: re.Match[str]) -> Iterator[Printed]:
-    values = re.findall(NUMBER, match[2])
+    values = NUMBERS.findall(match[2])
     name = match[1].lower().replace("-", "_").replace(" ", "_")
     for k, value in enumerate(values):
         yield _number(f"{name}_{k}" if name.startswith("per") else name, value, "", percent=bool(match[3]))
@@ -265,6 +336,7 @@ def _vllm(match: re.Match[str]) -> Iterator[Printed]:
 
 def _number(name: str, text: str, at: str, percent: bool = False) -> Printed:
     """A printed number with the decimals that it was rounded to."""
-    decimals = len(text.partition(".")[2]) if re.fullmatch(r"-?\d*\.\d+", text) else None
+    fraction = text.partition(".")[2]
+    decimals = len(fraction) if fraction.isdecimal() else None
     value = float(text.replace("Infinity", "inf"))
     return Printed(name, value / 100 if percent else value, decimals + 2 if percent and decimals is not None else decimals, at)

@@ -84,6 +84,8 @@ class Reported:
     """Names that speak of accuracy, acceptance or loss and that the table does not know."""
     not_finite: dict[str, int] = field(default_factory=dict)
     """Names printed as NaN or infinite, with how often."""
+    no_rate: dict[str, int] = field(default_factory=dict)
+    """Names of rates printed below 0 or above 1, with how often: those values are not used."""
 
     @property
     def splits(self) -> list[str | None]:
@@ -144,6 +146,7 @@ class Reported:
             "rows": [r.to_json() for r in self.rows],
             "not_understood": list(self.unknown),
             "not_finite": dict(self.not_finite),
+            "no_rate": dict(self.no_rate),
             "accept_length": {"value": length.value, "approximate": length.approximate, "how": length.how},
         }
 
