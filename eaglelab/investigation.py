@@ -220,7 +220,7 @@ class Investigation(OpenedCase):
         from eaglelab.replay import EMBEDDING
 
         known = self.dump_wiring
-        identified = {**({0: EMBEDDING} if self.embedding_fits else {}), **_first_slot_of(known)}
+        identified = {**({} if self.boundary_rows is None else {0: EMBEDDING}), **_first_slot_of(known)}
         if known.known:
             return list(wiring), identified, "by the slots' identity"
         aux, ids = self.dump.feed.aux, claimed_capture_ids(self.case.claims, len(self.dump.feed.aux))
@@ -239,7 +239,7 @@ class Investigation(OpenedCase):
         known = self.dump_wiring
         if self.served_wiring is None or not known.known or not isinstance(self.source, ForwardSource):
             return ()
-        held = {*known, *({0} if self.embedding_fits else ())}
+        held = {*known, *(() if self.boundary_rows is None else {0})}
         return tuple(dict.fromkeys(b for b in self.served_wiring.wiring if b is not None and b not in held))
 
     @cached_property
@@ -280,7 +280,7 @@ class Investigation(OpenedCase):
         if self.feeds.engine is not None and self.feeds.engine.feed != self.feeds.dump.feed:
             named.append(self.feeds.engine)
         orders = slot_orders(range(len(self.samples[0].slots)), len(self.feeds.dump.feed), base=self.feeds.dump.feed)
-        if self.embedding_fits:
+        if self.boundary_rows is not None:
             orders += with_embedding(self.feeds.dump.feed)
         taken = {v.feed for v in named}
         return named + [v for v in orders if v.feed not in taken]
@@ -293,13 +293,14 @@ class Investigation(OpenedCase):
         """
         from eaglelab.replay import rank_feeds
 
-        return rank_feeds(self.drafter, self.replay_samples, self._rows(), self.variants, steps=self.steps, judge=self.judge)
+        options = {"judge": self.judge, "target_embed": self.boundary_rows}
+        return rank_feeds(self.drafter, self.replay_samples, self._rows(), self.variants, steps=self.steps, **options)
 
     def replay_of(self, variants: Sequence[Variant], *, steps: int | None = None, probabilities: bool = False) -> list[Replay]:
         """Replays of further variants on the same samples."""
         from eaglelab.replay import replay
 
-        options = {"judge": self.judge, "probabilities": probabilities and self.head is not None}
+        options = {"judge": self.judge, "target_embed": self.boundary_rows, "probabilities": probabilities and self.head is not None}
         return replay(self.drafter, self.samples, self._rows(), variants, steps=steps or self.steps, **options)
 
     @property
@@ -324,11 +325,12 @@ class Investigation(OpenedCase):
     def engine_flags(self) -> Flags | None:
         """What the case's engine computes with these weights; None where the engine is not known, or is none."""
         from eaglelab.drafter.model import Flags
-        from eaglelab.engines.computes import engine_flags
+        from eaglelab.engines.computes import engine_flags, overwrites_embedding
 
         if self.engine is None or not self.engine.is_engine:
             return None
-        return Flags(**engine_flags(self.drafter.config, self.draft_config, self.engine))
+        loses = self.own_table and overwrites_embedding(self.engine)
+        return Flags(**engine_flags(self.drafter.config, self.draft_config, self.engine), target_embedding=loses)
 
     @property
     def computed_flags(self) -> Flags | None:
@@ -347,7 +349,7 @@ class Investigation(OpenedCase):
         from eaglelab.replay import other_choices
 
         base, config = replace(self.feeds.dump, label="as the config says"), self.drafter.config
-        others = other_choices(base, config, mapped=bool(self.drafter.d2t.any()))
+        others = other_choices(base, config, mapped=bool(self.drafter.d2t.any()), own_table=self.own_table)
         if self.computed_flags not in (None, Flags.of(config)):
             others.append(replace(base, flags=self.computed_flags, label=f"as {self.engine.title} computes it"))
         first, *rest = self.replay_of([base, *others])

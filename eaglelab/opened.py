@@ -20,6 +20,8 @@ from eaglelab.progress import progress
 from eaglelab.wiring import Wiring
 
 if TYPE_CHECKING:  # torch, pandas and transformers load with the parts that need them
+    from torch import Tensor
+
     from eaglelab.drafter.audit import Audit
     from eaglelab.drafter.config import DrafterConfig
     from eaglelab.drafter.embedding import EmbeddingRows
@@ -34,6 +36,8 @@ IDENTIFY_SAMPLES = 8
 """Samples compared with the target, spread over those read: identity is a matter of values, not of many samples."""
 SMALL_TARGET = 8 * 2**30
 """Bytes of weights up to which `way="auto"` runs the target's forward; above it takes the sketch, or single tensors."""
+SAME_ROW = 2**-6
+"""Relative difference of two embedding rows that one rounding to bfloat16 (2^-8), or two, may leave."""
 STEPS = 3
 """Drafted steps of a replay unless the launch line says otherwise: SGLang's default for most models."""
 
@@ -192,6 +196,11 @@ class OpenedCase:
     def check_feed(self) -> None:
         """Raise ValueError unless the dump's feed has as many slots as the drafter's fc takes."""
         aux, takes = self.dump.feed.aux, self.drafter_config.num_slots
+        if not aux:
+            raise ValueError(
+                f"this {self.dump.format} dump holds no aux slots and the drafter's fc takes {takes}: it cannot be what an EAGLE-3 drafter was "
+                "trained on. Dump again with the aux states"
+            )
         if len(aux) != takes:
             raise ValueError(
                 f"the dump feeds {len(aux)} slots {list(aux)} and the drafter's fc takes {takes}: name them in `[dump] feed`, followed by the "
@@ -274,9 +283,9 @@ class OpenedCase:
             small = target.path is not None and weight_bytes(target.path) <= SMALL_TARGET
             way = "forward" if small else "sketch" if target.sketch else "tensors" if target.path else "rows"
         if way == "rows":
-            if self.embedding is None or self.dump is None or self._needs_own_embedding:
+            if self.dump is None or self.boundary_rows is None:
                 raise NotGiven("a target", "give `[target] path`, or `[target] sketch` made by somebody who has it (`eaglelab sketch`)")
-            return EmbeddingSource(self.embedding)
+            return EmbeddingSource(self.boundary_rows)
         if way == "sketch":
             if target.sketch is None:
                 raise NotGiven("a sketch", "`eaglelab sketch TARGET --dump DUMP --out sketch.safetensors` makes one")
@@ -344,38 +353,69 @@ class OpenedCase:
 
     @cached_property
     def embedding(self) -> EmbeddingRows | None:
-        """Embedding rows of the samples' tokens: from the case's file, the target, the drafter's own table, or the sketch."""
-        import torch
+        """Embedding rows of the samples' tokens that the drafter was trained with: those of its own table, else the target's.
 
+        A table of its own that holds nothing (NaN, zeros) is passed over where the target's rows are at hand.
+        """
+        from eaglelab.drafter.audit import DrafterError
         from eaglelab.drafter.checkpoint import own_embedding
-        from eaglelab.drafter.embedding import EmbeddingRows, load_embedding_rows
-        from eaglelab.target import TensorSource
+        from eaglelab.drafter.embedding import EmbeddingRows
         from eaglelab.target.sketch import load_sketch
 
-        if self.case.drafter.embed is not None:
-            return load_embedding_rows(self.case.drafter.embed)
-        ids = torch.cat([s.token_ids for s in self.samples]).unique()
-        if self._needs_own_embedding and (rows := own_embedding(self.case.drafter.path, ids)) is not None:
-            return rows
-        if self.case.target.path is not None:
-            return EmbeddingRows(ids, TensorSource(self.case.target.path).embedding_rows(ids), "the target's embedding table")
-        if self.case.drafter.path is not None and (rows := own_embedding(self.case.drafter.path, ids)) is not None:
-            return rows
+        if self.case.drafter.path is not None:
+            try:
+                own = own_embedding(self.case.drafter.path, self._token_ids)
+            except DrafterError:  # `drafter.embedding` says so
+                if self.target_rows is None or self.target_rows.width != self.drafter_config.hidden_size:
+                    raise
+                own = None
+            if own is not None:
+                return own
+        if self.target_rows is not None:
+            return self.target_rows
         if self.case.target.sketch is not None:
             sketch = load_sketch(self.case.target.sketch)
             return EmbeddingRows(sketch.embedding_ids, sketch.embedding_rows, "the sketch")
         return None
 
     @property
-    def _needs_own_embedding(self) -> bool:
-        """True for a drafter of another width than its target's: only its own table fits."""
-        config = self.drafter_config
-        return self.case.drafter.path is not None and config.hidden_size != config.target_hidden_size
+    def _token_ids(self) -> Tensor:
+        """[n] int64, the distinct tokens of the samples."""
+        import torch
+
+        return torch.cat([s.token_ids for s in self.samples]).unique()
+
+    @cached_property
+    def target_rows(self) -> EmbeddingRows | None:
+        """The target's embedding rows: from the case's file, or its checkpoint. None without either."""
+        from eaglelab.drafter.embedding import EmbeddingRows, load_embedding_rows
+        from eaglelab.target import TensorSource
+
+        if self.case.drafter.embed is not None:
+            return load_embedding_rows(self.case.drafter.embed)
+        if self.case.target.path is None:
+            return None
+        ids = self._token_ids
+        return EmbeddingRows(ids, TensorSource(self.case.target.path).embedding_rows(ids), "the target's embedding table")
 
     @property
-    def embedding_fits(self) -> bool:
-        """Whether the embedding rows at hand are of the target's width, so that they can stand in a slot's place."""
-        return self.embedding is not None and self.embedding.width == self.drafter_config.target_hidden_size
+    def boundary_rows(self) -> EmbeddingRows | None:
+        """Embedding rows that can stand in a slot's place: the target's, else those that the drafter has; None where none are as wide."""
+        rows, width = self.target_rows or self.embedding, self.drafter_config.target_hidden_size
+        return rows if rows is not None and rows.width == width else None
+
+    @cached_property
+    def own_table(self) -> bool:
+        """Whether the drafter's own embedding rows are others than the target's: beyond what rounding leaves, in any row."""
+        import torch
+
+        from eaglelab.drafter.embedding import apart
+
+        own, target = self.embedding, self.target_rows
+        if own is None or target is None or own is target or own.width != target.width:
+            return False
+        ids = own.token_ids[torch.isin(own.token_ids, target.token_ids)]
+        return bool((apart(own(ids), target(ids)) > SAME_ROW).any())
 
 
 class EmbeddingSource:

@@ -187,7 +187,7 @@ def test_speculators_accuracies_come_out_of_the_replay(oracle, name):
     # Their target speaks the draft vocabulary only: its rows of lm_head, and draft ids on both sides.
     judge = Judge(len(o.feed.feed), TargetHead(o.head[o.drafter.target_ids], FinalNorm(o.norm, eps=o.drafter.config.rms_norm_eps)))
     judge.norm_last = True  # their dumps hold the last layer's output before the final norm
-    variant = replace(o.feed, identity_vocabulary=True)
+    variant = replace(o.feed, vocabulary="identity")
     result = replay(o.drafter, every_row(o.samples), o.embed, [variant], judge=judge, steps=4)[0]
     masks = [s.loss_mask for s in o.samples]
     for outcome, mask, said in zip(result.outcomes, masks, o.metrics["samples"], strict=True):
@@ -206,7 +206,7 @@ def test_full_acc_is_our_joint_where_answers_are_apart(oracle):
     o = oracle("speculators-llama-1")
     judge = Judge(3, TargetHead(o.head[o.drafter.target_ids], FinalNorm(o.norm, eps=o.drafter.config.rms_norm_eps)))
     judge.norm_last = True
-    variant = Variant((0, 1, 2), identity_vocabulary=True)
+    variant = Variant((0, 1, 2), vocabulary="identity")
     ours = replay(o.drafter, o.samples[1:], o.embed, [variant], judge=judge, steps=1)[0].counts
     said = o.metrics["samples"][1]
     assert (ours.joint[0], ours.complete) == (said["full_acc_sum"][0], said["full_acc_total"][0])

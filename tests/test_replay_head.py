@@ -162,7 +162,7 @@ def test_a_ranking_says_how_many_orders_it_compared():
 def test_small_budgets_change_nothing(monkeypatch):
     """Every product dropped at once, a pass a sample, logits 16 rows at a time."""
     samples = [tiny_sample("a", 40, 4, seed=1), tiny_sample("b", 30, 2, seed=2)]
-    variants = [*slot_orders(range(4), 3), replace(BASE, identity_vocabulary=True)]
+    variants = [*slot_orders(range(4), 3), replace(BASE, vocabulary="identity")]
     wide = replay(tiny_drafter(), samples, tiny_embedding(), variants, steps=3)
     monkeypatch.setattr(run, "BATCH_BYTES", 1)
     monkeypatch.setattr(model, "LOGIT_BYTES", 1)

@@ -126,7 +126,7 @@ def test_a_token_shift_is_a_text_moved_by_one(by):
 
 def test_identity_vocabulary_takes_draft_ids_for_token_ids():
     drafter, samples = tiny_drafter(), two_samples()
-    identity = run_one(drafter, samples, replace(BASE, identity_vocabulary=True))
+    identity = run_one(drafter, samples, replace(BASE, vocabulary="identity"))
     mapped = run_one(drafter, samples)
     for one, two, sample in zip(identity.outcomes, mapped.outcomes, samples, strict=True):
         assert (drafter.target_ids.numpy()[one.drafted] == two.drafted).all()
@@ -160,10 +160,13 @@ def test_sets_of_variants():
         "residual after hidden_norm",
         "no final norm before lm_head",
         "identity vocabulary map",
+        "d2t moved by +1",
+        "d2t moved by -1",
+        "d2t read as token ids",
     ]
     every = {"norm_output": True, "norm_before_residual": True, "fc_norm": True, "layer_type": "qwen3", "attention_bias": True}
     every |= {"num_layers": 2}
-    assert [v.name for v in other_choices(BASE, tiny_config(**every), mapped=False)][2:] == [
+    assert [v.name for v in other_choices(BASE, tiny_config(**every), mapped=False, own_table=True)][2:] == [
         "the next step starts from the pre-norm state",
         "residual before hidden_norm",
         "no final norm before lm_head",
@@ -171,6 +174,7 @@ def test_sets_of_variants():
         "no norm of queries and keys",
         "no bias in attention",
         "no gain in further layers' input norm",
+        "the target's embedding in place of its own",
     ]
     assert Variant((EMBEDDING, 1), flags=Flags()).name == "feed embedding, slot 1; all flags off"
 

@@ -75,7 +75,8 @@ def works(inv: Investigation) -> Iterator[Finding]:
         numbers={"interval": [low, high], "constant_guess": chance, **own.to_json()},
         next=""
         if good
-        else "Training did not take, or this is not the dump (or feed) that it was trained on: see replay.order."
+        else "Training did not take, or this is not the dump (or feed) that it was trained on, or not with this config and map: see "
+        "replay.order and replay.choices."
         if bad
         else f"{len(inv.samples)} samples say little about the next: read more of them."
         if few
@@ -175,6 +176,8 @@ def engine_feed(inv: Investigation) -> Iterator[Finding]:
 def choices(inv: Investigation) -> Iterator[Finding]:
     """Token shift, flags, lm_head and vocabulary map the other way, ranked by accept length: does one of them fit better?"""
     _ready(inv)
+    from eaglelab.replay.variants import mend
+
     base, others = inv.other_choices
     every, ranking = [base, *others], inv.choice_ranking
     rows = dict(zip(ranking.order, ranking.table.itertuples(), strict=True))
@@ -203,7 +206,7 @@ def choices(inv: Investigation) -> Iterator[Finding]:
         evidence=f"Accept length as the config says: {_length(base.counts)}. One by one the other way: {listed}. Paired differences resampled by "
         f"sample, corrected for all pairs of {len(every)}.",
         numbers={"base": base.to_json(), "others": [r.to_json() for r in others], "ranking": ranking.table.to_dict(orient="records")},
-        next="Write the flag into the config; where the engine ignores it (see config.*), serve with one that does not."
+        next=" Or: ".join(dict.fromkeys(mend(every[i].variant, inv.drafter.config) for i in better))
         if better
         else READ_MORE
         if unsure

@@ -149,7 +149,8 @@ def check_borrowed(lm_head: Any, config: DrafterConfig, folder: Path) -> Tensor:
 
 
 def own_embedding(folder: str | Path, token_ids: Tensor) -> EmbeddingRows | None:
-    """Rows of the drafter's own embedding table, None where its checkpoint carries none (most do not)."""
+    """Rows of the drafter's own embedding table, None where its checkpoint carries none (most do not). Raises DrafterError for rows that are
+    not finite, or all zeros."""
     checkpoint = open_checkpoint(folder)
     name = next((n for n in checkpoint.names() if canonical_name(n) == "embed_tokens.weight"), None)
     if name is None:
@@ -157,4 +158,6 @@ def own_embedding(folder: str | Path, token_ids: Tensor) -> EmbeddingRows | None
     ids = token_ids.unique()
     rows = checkpoint.rows(name, ids)
     check_finite({f"{name} (rows of the samples' tokens)": rows}, Path(folder))
+    if not bool(rows.any()):
+        raise DrafterError(f"{folder}: {name} holds nothing but zeros in the rows of the samples' tokens: export it again, or leave it out")
     return EmbeddingRows(ids, rows, "the drafter's own embedding table")

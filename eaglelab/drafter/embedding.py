@@ -32,6 +32,8 @@ class EmbeddingRows:
         return self.rows.shape[1]
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> EmbeddingRows:
+        if (self.rows.device, self.rows.dtype) == (torch.device(device), dtype):
+            return self
         return EmbeddingRows(self.token_ids.to(device), self.rows.to(device, dtype), self.source)
 
     def missing(self, ids: Tensor) -> Tensor:
@@ -48,6 +50,12 @@ class EmbeddingRows:
                 f"{HOW}; or give more samples and rows to the sketch, or the target's checkpoint."
             )
         return self.rows[place]
+
+
+def apart(rows: Tensor, other: Tensor) -> Tensor:
+    """[n] float32: how far two tables' rows [n, H] are apart, relative to the second's norms; infinite where one is not finite."""
+    other = other.float()
+    return ((rows.float() - other).norm(dim=1) / other.norm(dim=1).clamp(min=1e-12)).nan_to_num(nan=torch.inf)
 
 
 def load_embedding_rows(path: str | Path) -> EmbeddingRows:

@@ -28,6 +28,8 @@ class Flags:
     """The biases of q, k and v are left out, as SGLang does; in an MLA layer all of them, as both engines do."""
     skip_further_gain: bool = False
     """Further layers norm their input with a gain of one: SGLang norms it by a hidden_norm that no checkpoint has, not by input_layernorm."""
+    target_embedding: bool = False
+    """The target's embedding rows go in, not those of the drafter's own table: SGLang overwrites it."""
 
     @classmethod
     def of(cls, config: DrafterConfig) -> Flags:

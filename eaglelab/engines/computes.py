@@ -8,6 +8,7 @@ from typing import Any
 from eaglelab.drafter.config import DrafterConfig
 from eaglelab.engines.conventions import Engine
 from eaglelab.engines.lint import support
+from eaglelab.engines.loading import consequence
 
 
 def engine_flags(own: DrafterConfig, raw: Mapping[str, Any], engine: Engine) -> dict[str, bool]:
@@ -32,3 +33,9 @@ def engine_flags(own: DrafterConfig, raw: Mapping[str, Any], engine: Engine) -> 
         "skip_attention_bias": own.attention_bias and not (served.attention_bias and reads("attention_bias")),
         "skip_further_gain": own.num_layers > 1 and not reads("further_norm"),
     }
+
+
+def overwrites_embedding(engine: Engine) -> bool:
+    """Whether the engine puts the target's embedding in place of a table of the drafter's own."""
+    found = consequence(engine.name, "embedding", "embed_tokens.weight")
+    return found is not None and found.effect == "silent"

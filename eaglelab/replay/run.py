@@ -149,12 +149,15 @@ def replay(
     judge: Judge | None = None,
     steps: int = 3,
     probabilities: bool = False,
+    target_embed: EmbeddingRows | None = None,
 ) -> list[Replay]:
     """Run every variant over the samples, on the drafter's device and in its dtype.
 
     judge: says what counts as right; by default the text's token does.
     probabilities: also the target's probability of each drafted token and the overlap of both distributions (needs a judge with lm_head; costs one
-    product with the draft vocabulary's rows of lm_head a step). Returns one `Replay` a variant, in order.
+    product with the draft vocabulary's rows of lm_head a step).
+    target_embed: the target's rows, where `embed` are those of a table of the drafter's own: for boundary 0, and for `Flags.target_embedding`.
+    Returns one `Replay` a variant, in order.
     Raises EmbeddingError when a token has no embedding row or the rows have another width, ValueError when a variant does not fit the drafter.
     """
     judge = judge or Judge()
@@ -165,7 +168,8 @@ def replay(
     if embed.width != drafter.config.hidden_size:
         raise EmbeddingError(f"{embed.source}: rows are {embed.width} wide, the drafter's hidden_size is {drafter.config.hidden_size}")
     device, dtype = drafter.fc.weight.device, drafter.fc.weight.dtype
-    table = embed if (embed.rows.device, embed.rows.dtype) == (device, dtype) else embed.to(device, dtype)
+    table = embed.to(device, dtype)
+    target_table = table if target_embed is None else target_embed.to(device, dtype)
     outcomes: list[list[SampleOutcome]] = [[] for _ in variants]
     shares: list[list[Tensor]] = [[] for _ in variants]
     groups = list(batches(samples, min(BATCH_ROWS, rows_that_fit(drafter, variants, steps))))
@@ -173,13 +177,15 @@ def replay(
     scores = _Probabilities(drafter, list(samples), judge) if probabilities else None
     bar = progress(range(len(groups) * len(variants)), "replay")
     for group in groups:
-        batch = _Batch(drafter, group, table, device, dtype)
+        batch = _Batch(drafter, group, target_table, device, dtype)
         plan = _Plan(group, judge.answers(group), batch.packed, steps)
         if scores is not None:
             scores.start(group, plan)
         for alike in same_chains(variants):
-            fused, share = batch.fuse(variants[alike[0]])
-            drafts = plan.draft(drafter, batch.packed, fused, table, variants[alike[0]], scores)
+            variant = variants[alike[0]]
+            fused, share = batch.fuse(variant)
+            rows = target_table if variant.flags is not None and variant.flags.target_embedding else table
+            drafts = plan.draft(drafter, batch.packed, fused, rows, variant, scores)
             for i in alike:
                 next(bar)
                 shares[i].append(share)
@@ -254,13 +260,17 @@ def same_chains(variants: Sequence[Variant]) -> list[list[int]]:
     """Variants that draft the same ids and only read them by another vocabulary map, together."""
     alike: dict[Variant, list[int]] = {}
     for i, variant in enumerate(variants):
-        alike.setdefault(replace(variant, identity_vocabulary=False, label=""), []).append(i)
+        alike.setdefault(replace(variant, vocabulary="d2t", label=""), []).append(i)
     return list(alike.values())
 
 
 def draft_to_target(drafter: Drafter, variant: Variant) -> Tensor:
     """[Vd] int64, CPU: the target's id of each draft id, as a variant reads them."""
-    return torch.arange(drafter.config.draft_vocab_size) if variant.identity_vocabulary else drafter.target_ids.cpu()
+    if variant.vocabulary == "identity":
+        return torch.arange(drafter.config.draft_vocab_size)
+    if variant.vocabulary == "ids":
+        return drafter.d2t.cpu()
+    return drafter.target_ids.cpu() + {"d2t": 0, "up": 1, "down": -1}[variant.vocabulary]
 
 
 class _Batch:
@@ -367,7 +377,7 @@ class _Plan:
     def outcomes(self, drafts: _Drafts, to_target: Tensor, vocab_size: int) -> list[SampleOutcome]:
         """Outcomes of each sample, the draft ids read by one vocabulary map [Vd]."""
         in_vocabulary = torch.zeros(max(vocab_size, int(to_target.max()) + 1), dtype=torch.bool)
-        in_vocabulary[to_target] = True
+        in_vocabulary[to_target[to_target >= 0]] = True
         tables = (to_target[drafts.ids], drafts.confidence, drafts.p_drafted, drafts.overlap)
         columns = [[None] * len(self.sizes) if x is None else x.split(self.sizes, 1) for x in tables]
         outcomes = []

@@ -3,7 +3,7 @@
 They differ from ours in which rows count and in the target's choice: `eaglelab/metrics/definitions.toml` says how, by name and version, and
 one function counts by it. Give `replay` the samples of `every_row` and hand its outcomes in with the true masks: what a trainer counts is
 then decided here, row by row. Where the target chooses among the draft vocabulary alone (`outside = "unseen"`), the replay must have been
-judged so: `draft_vocabulary_judge`, and a variant with `identity_vocabulary`.
+judged so: `draft_vocabulary_judge`, and a variant with the identity for its vocabulary map.
 
 l is the loss mask, and the chain at row t drafts x[t+2+k] at step k. Held against what the trainers' code returns in
 tests/test_drafter_oracles.py and tests/test_trainer_metrics.py.

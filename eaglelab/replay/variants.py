@@ -16,6 +16,15 @@ EMBEDDING = "embedding"
 Source = int | str
 """A slot of the dump, or EMBEDDING: the embedding row of the row's own token (boundary 0)."""
 
+VOCABULARIES = {
+    "d2t": "",  # offsets: target id = draft id + d2t[draft id]
+    "identity": "identity vocabulary map",  # what an engine does when d2t is missing
+    "up": "d2t moved by +1",
+    "down": "d2t moved by -1",
+    "ids": "d2t read as token ids",
+}
+"""Ways to read a vocabulary map, and their names."""
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -31,8 +40,8 @@ class Variant:
     """Places whose states are replaced by zeros."""
     flags: Flags | None = None
     """Another choice than the config's."""
-    identity_vocabulary: bool = False
-    """Draft ids taken as target ids: what an engine does when d2t is missing."""
+    vocabulary: str = "d2t"
+    """How draft ids are read as target ids: a key of `VOCABULARIES`."""
     label: str = ""
     """A name of its own, for variants that carry one (the claim, the dump's wiring)."""
 
@@ -47,8 +56,8 @@ class Variant:
         parts += [f"place {p} zeroed" for p in self.zeroed]
         if self.flags is not None:
             parts.append(", ".join(f"{k} {'on' if v else 'off'}" for k, v in vars(self.flags).items() if v) or "all flags off")
-        if self.identity_vocabulary:
-            parts.append("identity vocabulary map")
+        if self.vocabulary != "d2t":
+            parts.append(VOCABULARIES[self.vocabulary])
         return "; ".join(parts)
 
 
@@ -87,17 +96,18 @@ def places_changed(base: Variant) -> list[Variant]:
     return zeroed + late
 
 
-def other_choices(base: Variant, config: DrafterConfig, mapped: bool = True) -> list[Variant]:
-    """Token shift either way, every flag that changes something for this drafter the other way round, and no vocabulary map.
+def other_choices(base: Variant, config: DrafterConfig, mapped: bool = True, own_table: bool = False) -> list[Variant]:
+    """Token shift either way, every flag that changes something for this drafter the other way round, and other readings of its map.
 
-    mapped: the drafter has a vocabulary map other than the identity.
+    mapped: the drafter has a vocabulary map other than the identity. own_table: it has an embedding table that is not the target's.
     """
     shifted = [replace(base, token_shift=by, label=f"token shifted by {by:+d}") for by in (-1, 1)]
-    turned = [replace(base, flags=flags, label=name) for name, flags in turned_flags(config).items()]
-    return [*shifted, *turned, *([replace(base, identity_vocabulary=True, label="identity vocabulary map")] if mapped else [])]
+    turned = [replace(base, flags=flags, label=name) for name, flags in turned_flags(config, own_table).items()]
+    read = [replace(base, vocabulary=how, label=name) for how, name in VOCABULARIES.items() if name and mapped]
+    return [*shifted, *turned, *read]
 
 
-def turned_flags(config: DrafterConfig) -> dict[str, Flags]:
+def turned_flags(config: DrafterConfig, own_table: bool = False) -> dict[str, Flags]:
     """Name -> the config's flags with one of them the other way round. What a checkpoint has no weights for cannot be turned on."""
     flags = Flags.of(config)
     post, after, unnormed = flags.post_norm_recurrence, flags.norm_before_residual, flags.skip_final_norm
@@ -114,6 +124,8 @@ def turned_flags(config: DrafterConfig) -> dict[str, Flags]:
         turned["no bias in attention"] = {"skip_attention_bias": True}
     if config.num_layers > 1:
         turned["no gain in further layers' input norm"] = {"skip_further_gain": True}
+    if own_table:
+        turned["the target's embedding in place of its own"] = {"target_embedding": True}
     return {name: replace(flags, **change) for name, change in turned.items()}
 
 
@@ -125,8 +137,39 @@ DOES = {
     "skip_qk_norm": ("norms queries and keys", "leaves out q_norm and k_norm"),
     "skip_attention_bias": ("adds the attention's biases", "leaves out the attention's biases"),
     "skip_further_gain": ("norms further layers' input with their gain", "norms further layers' input with a gain of one"),
+    "target_embedding": ("keeps the drafter's embedding table", "puts the target's embedding in place of the drafter's"),
 }
 """Field of `Flags` -> what somebody does who has it off, on."""
+
+MENDS = {
+    "norm_before_residual": ("Write `norm_before_residual: false`", "Write `norm_before_residual: true`"),
+    "post_norm_recurrence": ("Remove norm_output, or write `norm_output: false`,", "Write `norm_output: true`"),
+    "skip_final_norm": ("Remove norm_output", "Write SpecForge's `norm_output: false`"),
+    "skip_fc_norms": ("", "Remove norm_before_fc and fc_norm"),
+    "skip_qk_norm": ("", "Name a llama layer, not qwen3's,"),
+    "skip_attention_bias": ("", "Write `attention_bias: false`"),
+}
+"""Field of `Flags` -> how to make a config say that it is off, on; what a config has no key for is left out."""
+
+
+def mend(variant: Variant, config: DrafterConfig) -> str:
+    """What to do about a drafter that fits one of `other_choices` better than its config and map."""
+    if variant.vocabulary != "d2t":
+        return "d2t is not the map that lm_head was trained with: export lm_head, d2t and t2d again, from one checkpoint."
+    if variant.token_shift:
+        return (
+            "It was trained with tokens and states a row apart, and no engine serves that: have the trainer pair state t with token t + 1."
+        )
+    if variant.flags is None:  # the target's lm_head
+        if config.draft_vocab_size < config.vocab_size:
+            return "lm_head's rows and d2t disagree: export both again, from one checkpoint."
+        return "lm_head is not the one that it was trained with: export it again, or leave it out for the target's."
+    keys = [MENDS[name][getattr(variant.flags, name)] for name in differences(Flags.of(config), variant.flags) if name in MENDS]
+    if keys:
+        return f"{'. '.join(keys)} in the config; where the engine computes it otherwise (see config.*), serve with one that does not."
+    if variant.flags.target_embedding:
+        return "Leave embed_tokens out of the file: engines then take the target's."
+    return "No key of a config says so: train again as the engines compute it."
 
 
 def differences(flags: Flags, other: Flags) -> dict[str, str]:
