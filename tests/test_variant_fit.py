@@ -16,6 +16,7 @@ from eaglelab.engines.conventions import parse_engine
 from eaglelab.findings import Status
 from eaglelab.investigation import Investigation
 from eaglelab.replay import Variant, other_choices, rank, replay
+from eaglelab.replay.variants import mend
 
 BASE = Variant((0, 1, 2), label="the config's")
 POST, PRE = "the next step starts from the post-norm state", "the next step starts from the pre-norm state"
@@ -132,11 +133,11 @@ def test_a_served_config_may_lack_what_the_drafter_has():
     assert computed["skip_attention_bias"]
 
 
-def case_of(root, name, raw, engine):
-    """A case without a target: a trained drafter with its config and its texts, judged by the text."""
+def case_of(root, name, raw, engine, **changed):
+    """A case without a target: a trained drafter with its config and its texts, judged by the text. changed: its tensors."""
     drafter, samples, embedding = fitted(name)
     tensors = {k: v for k, v in drafter.state_dict().items() if not k.startswith("rotary.")}
-    write_drafter(root / "drafter", tensors, {**LLAMA, **raw})
+    write_drafter(root / "drafter", tensors | changed, {**LLAMA, **raw})
     save_embedding_rows(root / "rows.safetensors", embedding.token_ids, embedding.rows)
     (root / "dump").mkdir()
     for s in samples:
@@ -221,3 +222,87 @@ def test_an_engine_that_is_not_known_stops_its_own_finding_alone(tmp_path):
     assert by_id["replay.choices"].status is Status.PASS
     assert by_id["replay.norm_output"].title == "norm_output = true fits as SpecForge reads it"
     assert "unknown engine 'tensorrt'" in by_id["replay.flags"].evidence
+
+
+# -- the drafter's own embedding table -------------------------------------------------------------------------------------------------
+
+
+def case_with_a_table(root, engine, own=None):
+    """A drafter that was trained with an embedding table of its own; the target's rows are others."""
+    _, _, embedding = fitted("plain")
+    inv = case_of(root, "plain", {}, engine, **{"embed_tokens.weight": embedding.rows if own is None else own})
+    save_embedding_rows(root / "rows.safetensors", embedding.token_ids, embedding.rows.flip(0))
+    return inv
+
+
+def test_the_replay_goes_by_the_drafters_own_table_and_prices_sglangs(tmp_path):
+    inv = case_with_a_table(tmp_path, ("sglang", "0.5.23"))
+    by_id = told(inv, "replay.works", "replay.choices", "replay.flags")
+    assert inv.embedding.source == "the drafter's own embedding table"
+    assert inv.own_replay.counts.marginal(0) > 0.8
+    assert by_id["replay.choices"].status is Status.PASS
+    finding = by_id["replay.flags"]
+    assert finding.status is Status.FAIL
+    assert finding.title.startswith("SGLang 0.5.23 puts the target's embedding in place of the drafter's: that costs ")
+    drafter, samples, embedding = fitted("plain")
+    flipped = replay(drafter, samples, type(embedding)(embedding.token_ids, embedding.rows.flip(0), ""), [BASE], steps=2)[0]
+    assert finding.numbers["engine"]["accept_length"] == flipped.counts.accept_length  # what serving by the other table gives
+    fed = inv.replay_of([replace(BASE, feed=("embedding", 1, 2))])[0]  # boundary 0 is the target's row
+    slot = [replace(s, slots=(embedding.rows.flip(0)[s.token_ids], *s.slots[1:])) for s in samples]
+    assert fed.counts == replay(drafter, slot, embedding, [BASE], steps=2)[0].counts
+
+
+def test_vllm_keeps_the_drafters_own_table(tmp_path):
+    inv = case_with_a_table(tmp_path, ("vllm", "0.32.0"))
+    assert told(inv, "replay.flags")["replay.flags"].title == "vLLM 0.32.0 computes what the drafter fits"
+
+
+def test_a_table_that_was_not_trained_with_is_told(tmp_path):
+    """The other way round: the drafter fits the target's rows, and its own table is another's."""
+    _, _, embedding = fitted("plain")
+    inv = case_of(tmp_path, "plain", {}, ("sglang", "0.5.23"), **{"embed_tokens.weight": embedding.rows.flip(0)})
+    by_id = told(inv, "replay.choices", "replay.flags")
+    assert "the target's embedding in place of its own" in by_id["replay.choices"].title
+    assert "Leave embed_tokens out of the file: engines then take the target's." in by_id["replay.choices"].next
+    assert by_id["replay.flags"].status is Status.PASS
+
+
+@pytest.mark.parametrize("value", [float("nan"), 0.0])
+def test_a_table_that_holds_nothing_is_passed_over(tmp_path, value):
+    inv = case_of(tmp_path, "plain", {}, ("sglang", "0.5.23"), **{"embed_tokens.weight": torch.full((V, H), value)})
+    assert inv.embedding.source == "rows.safetensors"
+    assert inv.own_replay.counts.marginal(0) > 0.8
+
+
+# -- the vocabulary map ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("d2t", "fits"),
+    [
+        (torch.full((12,), 3), "d2t moved by +1"),
+        (torch.full((12,), 5) - torch.eye(12, dtype=torch.int64)[11], "d2t moved by -1"),  # one more would point outside
+        (torch.arange(12) + 4, "d2t read as token ids"),
+    ],
+)
+def test_a_map_that_is_not_the_one_trained_with(tmp_path, d2t, fits):
+    """12 draft ids stand for the last 12 of 16 tokens."""
+    inv = case_of(tmp_path, "reduced vocabulary", {"draft_vocab_size": 12}, ("sglang", "0.5.23"), d2t=torch.full((12,), 4))
+    inv.drafter.d2t.copy_(d2t)
+    by_id = told(inv, "replay.choices", "replay.works")
+    finding = by_id["replay.choices"]
+    assert (finding.status, by_id["replay.works"].status) == (Status.FAIL, Status.FAIL)
+    assert finding.title.startswith(f"The drafter fits better with: {fits}; by ")
+    assert finding.next == "d2t is not the map that lm_head was trained with: export lm_head, d2t and t2d again, from one checkpoint."
+    assert "replay.choices" in by_id["replay.works"].next
+
+
+def test_remedies_are_those_of_the_choice():
+    config, reduced = fitted("plain")[0].config, fitted("reduced vocabulary")[0].config
+    said = {v.name: mend(v, config) for v in other_choices(BASE, config, own_table=True)}
+    assert said[POST].startswith("Write `norm_output: true` in the config; ")
+    assert said[AFTER].startswith("Write `norm_before_residual: true` in the config; ")
+    assert "have the trainer pair state t with token t + 1" in said["token shifted by -1"]
+    head = replace(BASE, label="the target's lm_head")
+    assert mend(head, reduced) == "lm_head's rows and d2t disagree: export both again, from one checkpoint."
+    assert mend(head, config).startswith("lm_head is not the one that it was trained with")
