@@ -205,7 +205,7 @@ def cmd_report(args: argparse.Namespace) -> int:
 def cmd_dump(args: argparse.Namespace) -> int:
     if args.against is not None:
         return compare_dumps(args)
-    from eaglelab.dumps import open_dump
+    from eaglelab.dumps import DumpError, open_dump
     from eaglelab.dumps.health import check_health
     from eaglelab.fingerprint import fingerprint
 
@@ -216,14 +216,21 @@ def cmd_dump(args: argparse.Namespace) -> int:
     else:
         dump = open_dump(args.dump)
         health = check_health(dump, **samples)
-    prints = fingerprint(dump.samples(args.max_samples or None, args.seed), total=len(dump))
+    told = {"format": dump.format, "health": health.summary, "problems": health.table.to_dict(orient="records")}
+    if not args.json:
+        table = f"\n{health.table.to_string(index=False, max_colwidth=100)}" if len(health.table) else ""
+        print(visible(f"{dump!r}\n{health.summary['text']}{table}"), flush=True)
+    try:
+        prints = fingerprint(dump.samples(args.max_samples or None, args.seed), total=len(dump))
+    except DumpError as error:  # no sample can be read: the table says why of each
+        if not args.json:
+            raise
+        print_json(told | {"error": str(error), "kind": type(error).__name__})
+        return 2
     if args.json:
-        tables = {"slots": prints.slots, "values": prints.values, "cosine": prints.cosine.reset_index(), "problems": health.table}
-        print_json({"format": dump.format, "health": health.summary, **{k: t.to_dict(orient="records") for k, t in tables.items()}})
+        tables = {"slots": prints.slots, "values": prints.values, "cosine": prints.cosine.reset_index()}
+        print_json(told | {k: t.to_dict(orient="records") for k, t in tables.items()})
         return 0
-    print(visible(f"{dump!r}\n{health.summary['text']}"))
-    if len(health.table):
-        print(visible(health.table.to_string(index=False, max_colwidth=100)))
     print(f"\nNorms ({prints.counted})\n{prints.slots.to_string(index=False, float_format=short)}")
     print(f"\nFirst values\n{first_rows(prints.values, 'rows')}")
     return 0

@@ -683,6 +683,14 @@ def test_responses_that_are_no_sample(tmp_path, saved, said):
         open_dump(tmp_path).load("a.jsonl#1")
 
 
+def test_a_line_that_holds_a_list_of_responses_says_what_to_do(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps([response([1, 2], [3, 4])] * 2))
+    with pytest.raises(
+        DumpError, match=r"a\.jsonl, response 0: a list of 2, the answers to one request .* write each on a line of its own"
+    ):
+        open_dump(tmp_path)
+
+
 def test_nulls_are_nan_and_told(tmp_path):
     saved = response([1, 2], [3, 4])
     saved["meta_info"]["hidden_states"][0][1][2] = None

@@ -1,11 +1,13 @@
 """Health: every problem is a row with its sample, a short name and the numbers; one bad file never ends the scan."""
 
 import gzip
+import json
 import pickle
 
 import pytest
 import torch
 
+from eaglelab.cli import main
 from eaglelab.dumps import DumpError, open_dump
 from eaglelab.dumps.health import check_health, gather, sample_health
 from eaglelab.dumps.rows import bad_rows, float_blocks, same_states
@@ -323,3 +325,20 @@ def test_slots_of_the_same_values(dtype):
     assert not same_states(slot, other.to(dtype))
     assert not same_states(slot, slot[:3])
     assert not same_states(torch.zeros(4, 8).to(dtype), torch.zeros(4, 8).to(dtype))
+
+
+@pytest.mark.parametrize("flag", [[], ["--json"]])
+def test_the_command_shows_the_table_first_where_no_sample_can_be_read(tmp_path, capsys, flag):
+    (tmp_path / "data_0.pt").write_bytes(b"")
+    (tmp_path / "data_1.pt").write_bytes(b"junk")
+    (tmp_path / "case.toml").write_text('[dump]\npath = "."\nformat = "list_of_four"\n')
+    assert main(["dump", str(tmp_path), *flag]) == 2
+    shown = capsys.readouterr()
+    if flag:
+        told = json.loads(shown.out)
+        assert [row["what"] for row in told["problems"]] == ["empty", "unreadable"]
+        assert (told["health"]["readable"], told["kind"]) == (0, "DumpError")
+    else:
+        assert "2 of 2 samples looked at, 2 with errors" in shown.out
+        assert "the file is empty" in shown.out
+        assert "none of 2 samples could be read" in shown.err

@@ -409,6 +409,24 @@ def test_padding_of_a_capture_is_what_its_attention_mask_says(tmp_path):
     assert (len(sample.token_ids), sample.notes) == (5, ("1 rows of padding at the end were left out (attention_mask 0)",))
 
 
+def test_padding_at_the_start_is_what_the_attention_mask_says(tmp_path):
+    p = parts(8)
+    data = specforge_capture(p)
+    data["attention_mask"][0, :3] = data["attention_mask"][0, 5] = data["attention_mask"][0, 7] = 0
+    save(data, tmp_path / "a.g0.ckpt")
+    sample = open_dump(tmp_path).load("a.g0.ckpt")
+    assert torch.equal(sample.token_ids, p.ids[3:7])
+    assert torch.equal(sample.slots[0], p.aux[0][3:7])
+    assert torch.equal(sample.slots[-1], p.last[3:7])
+    assert torch.equal(sample.loss_mask, p.mask[3:7])
+    assert sample.padding == 4
+    assert sample.notes == (
+        "attention_mask is 0 in 1 rows between others: they are kept",
+        "3 rows of padding at the start were left out (attention_mask 0)",
+        "1 rows of padding at the end were left out (attention_mask 0)",
+    )
+
+
 def test_only_padding_is_no_sample(tmp_path):
     p = parts(4)
     p.ids[:], p.mask[:] = 0, 0

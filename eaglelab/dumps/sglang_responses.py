@@ -85,6 +85,11 @@ class SglangResponses:
         path = root / name
         where = str(path) if number is None else f"{path}, response {number}"
         response, notes = self._read(path, number), []
+        if isinstance(response, list):
+            text = (
+                f"{where}: a list of {len(response)}, the answers to one request of several prompts: write each on a line of its own. {HOW}"
+            )
+            raise DumpError(text, "several responses")
         meta = response.get("meta_info") if isinstance(response, Mapping) else None
         if not isinstance(meta, Mapping) or "hidden_states" not in meta:
             raise DumpError(f"{where}: has no meta_info.hidden_states. Send the request with return_hidden_states: true.", "not a sample")

@@ -117,16 +117,16 @@ def unbatched(value: Any, dims: int) -> Any:
     return value[0] if is_dense(value) and value.dim() == dims + 1 and value.shape[0] == 1 else value
 
 
-def without_rows(sample: Sample, length: int, why: str) -> Sample:
-    """The first `length` rows of a sample whose other rows are padding, with a note that says how many were left out and why."""
-    padding = len(sample.token_ids) - length
+def without_rows(sample: Sample, first: int, end: int, why: str) -> Sample:
+    """Rows `first` to `end` of a sample whose other rows are padding, with a note that says how many were left out and why."""
+    counts = ((first, "at the start"), (len(sample.token_ids) - end, "at the end"))
     return replace(
         sample,
-        token_ids=sample.token_ids[:length],
-        slots=tuple(slot[:length] for slot in sample.slots),
-        loss_mask=None if sample.loss_mask is None else sample.loss_mask[:length],
-        padding=padding,
-        notes=(*sample.notes, f"{padding} rows of padding at the end were left out ({why})"),
+        token_ids=sample.token_ids[first:end],
+        slots=tuple(slot[first:end] for slot in sample.slots),
+        loss_mask=None if sample.loss_mask is None else sample.loss_mask[first:end],
+        padding=sum(rows for rows, _ in counts),
+        notes=(*sample.notes, *(f"{rows} rows of padding {where} were left out ({why})" for rows, where in counts if rows)),
     )
 
 

@@ -46,9 +46,14 @@ class SpecForgeOffline(SideBySide):
             real, why = (sample.token_ids != 0) | (sample.loss_mask != 0), "token 0, mask 0"  # [T]
         else:
             return sample
-        length = int(real.nonzero().max()) + 1 if real.any() else 0
-        padding = len(real) - length
-        return without_rows(sample, length, why) if padding >= (LEAST_PADDING if attended is None else 1) else sample
+        rows = real.nonzero().flatten()  # [n]
+        first, end = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
+        if attended is None:  # token 0 outside the mask may also begin a prompt
+            return without_rows(sample, 0, end, why) if len(real) - end >= LEAST_PADDING else sample
+        if end - first > len(rows):
+            text = f"attention_mask is 0 in {end - first - len(rows)} rows between others: they are kept"
+            sample = replace(sample, notes=(*sample.notes, text))
+        return without_rows(sample, first, end, why) if end - first < len(real) else sample
 
 
 class SpecForgeWithoutAux(SpecForgeOffline):
