@@ -574,7 +574,7 @@ def test_heatmap_boxes_what_is_held_and_what_is_claimed(plots, target, texts):
     title = " ".join(ax.get_title(loc="left").split())
     assert title == "Slots hold boundaries 2, 4 and final; 2 of 2 claims say otherwise"
     bars = " ".join(plots.margin_bars(found).get_title(loc="left").split())
-    assert re.fullmatch(r"Each runner-up is at least [\d.,]+x further than the boundary that the slot holds", bars)
+    assert re.fullmatch(r"Each runner-up is at least [\d.,]+x further than the boundary that the slot holds, in every sample", bars)
     assert plots.slot_heatmap(found, "cosine").images[0].get_clim() == (-1, 1)
     with pytest.raises(ValueError, match="value is 'norm', expected 'relative_error' or 'cosine'"):
         plots.slot_heatmap(found, "norm")
@@ -586,7 +586,7 @@ def test_figures_of_slots_that_cannot_be_told(plots, target, texts):
     assert sorted(boxes(ax)) == ["-", ":"]
     assert " ".join(ax.get_title(loc="left").split()) == "Slot 0 holds boundary 2; slot 1 cannot be told"
     bars = plots.margin_bars(found)
-    assert bars.get_title(loc="left").startswith("Slot 0: the runner-up is ")
+    assert bars.get_title(loc="left").startswith("Slot 0: the runner-up is at least ")
     assert [t.get_text().endswith("(cannot tell)") for t in bars.texts] == [False, True]
     none = identify(dump(target, [texts[0][:3]], [2]), target)
     for draw in (plots.slot_heatmap, plots.margin_bars):

@@ -44,6 +44,8 @@ evil = "<script>document.title = 'owned'</script><img src=x onerror=\\"document.
 notebook.record(Finding("a.b", "x" * 300 + evil, Status.FAIL, claim=evil, evidence="/path/" * 60, next=evil))
 notebook.record(Finding("a.c", "Nothing to say", Status.PASS))
 notebook.record(Verdict("wiring", "sure", evil, (Change("config.json", "k" * 80, [2, 15, 27], "sglang==0.5.23"), Change("c", "k", [3], "vllm"))))
+notebook.record(Finding("a.d", "A command", Status.FAIL, next="Run `eaglelab wiring drafter --boundaries 3,16,28 --write`, then go on"))
+notebook.table({"file": ["rows_0-5000/data_0.ckpt"], **{f"n{i}": [i] for i in range(12)}}, caption="Files")
 notebook.not_given("no log " + "y" * 200, "make one")
 print("z" * 400)
 raise RuntimeError("w" * 400)"""
@@ -130,6 +132,17 @@ def test_figures_and_changes_fit_a_phone(pages):
     assert (
         page.evaluate(f"[...document.querySelectorAll('.el-scroll')].filter({scrolling}).length") == 0
     )  # a shadow says that there is more
+
+
+def test_words_of_a_command_and_names_of_files_stay_on_one_line(pages):
+    page = pages[0][0]
+    lines = "es => es.map(e => [e.textContent, e.getClientRects().length, e.clientHeight < 30])"
+    for width in (300, 390, 470, 1280):
+        page.set_viewport_size({"width": width, "height": 900})
+        words = page.locator("#finding-a\\.d code.el-long > span").evaluate_all(lines)
+        assert words == [[w, 1, True] for w in ("eaglelab", "wiring", "drafter", "--boundaries", "3,16,28", "--write")]
+        (name,) = page.locator("td.el-name", has_text="rows_0-5000/data_0.ckpt").evaluate_all(lines)
+        assert name[2]
 
 
 def test_a_verdict_and_its_findings_stand_once(pages):

@@ -112,13 +112,13 @@ def test_what_a_trainer_printed_has_a_row_for_each_thing_that_it_can_mean():
     assert table.to_dict(orient="list") == {
         "step": [1, 1],
         "name": ["acc_1", "acc_1"],
-        "printed": [0.747, 0.747],
-        "counted": [0.5, pytest.approx(NAN, nan_ok=True)],
+        "printed, %": [74.7, 74.7],
+        "counted, %": [50.0, pytest.approx(NAN, nan_ok=True)],
+        "from": [40.0, 0.0],
+        "to": [61.2, 100.0],
         "right": [5, 0],
         "of": [10, 0],
-        "low": [0.4, 0.0],
-        "high": [0.612, 1.0],
-        "what it is": ["marginal", "joint"],
+        "definition": ["marginal", "joint"],
     }
 
 
@@ -135,7 +135,7 @@ def test_feeds_without_an_interval_draw():
     rows = [("feed slots 0, 1", 9, 0.5, 0.0, NAN, NAN, True), ("feed slots 1, 0", 9, 0.4, 0.1, -INF, INF, True)]
     table = pd.DataFrame(rows, columns=["variant", "n", "acceptance", "behind", "low", "high", "tied"])
     ax = drawn(ranked_feeds(table))
-    assert title(ax) == "2 of 2 feeds cannot be told from the best"
+    assert title(ax) == "1 of 1 other feeds cannot be told from the best"
     assert [t.get_text() for t in ax.get_yticklabels()] == ["slots 0, 1", "slots 1, 0"]
     assert not [line for line in ax.lines if len(set(line.get_xdata())) > 1]
 

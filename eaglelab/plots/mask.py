@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.axes import Axes
 
-from eaglelab.plots.style import EVIDENCE, OTHER, TEXT, axes, finish
+from eaglelab.plots.style import EVIDENCE, OTHER, TEXT, axes, finish, percents
 
 
 def around_start(table: pd.DataFrame, title: str, ax: Axes | None = None) -> Axes:
@@ -19,6 +19,7 @@ def around_start(table: pd.DataFrame, title: str, ax: Axes | None = None) -> Axe
         ax.plot(asked["place"], asked["agrees"] / asked["asked"], color=EVIDENCE, marker="o", label="text is what the target says")
     ax.axvline(-0.5, color=TEXT, linestyle="--", linewidth=1.2, label="the mask starts")
     ax.set_ylim(0, 1.05)
+    percents(ax.yaxis)
     ax.set_xticks(table["place"])
     ax.grid(axis="x", visible=False)
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=3)

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
-from matplotlib.ticker import PercentFormatter
 
 from eaglelab.acceptance import StepCounts
-from eaglelab.plots.style import CLAIM, DRAFT, EVIDENCE, OTHER, TEXT, VERIFY, axes, finish
+from eaglelab.plots.style import CLAIM, DRAFT, EVIDENCE, OTHER, TEXT, VERIFY, axes, finish, percents
 
 TINY = 0.01
 """Acceptance lost, as a fraction: below it no slot is said to carry the drafter."""
@@ -27,17 +25,18 @@ def acceptance_table(counts: StepCounts) -> pd.DataFrame:
 
 
 def printed_table(steps: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """What a trainer printed beside what the replay counts, a row per step and definition that the name can stand for.
+    """What a trainer printed beside what the replay counts, in per cent: a row per step and definition that the name can stand for.
 
-    steps: the numbers of the finding `training.metric`. Rates are fractions; low and high are the 95 % interval by sample.
+    steps: the numbers of the finding `training.metric`. from and to are the ends of the 95 % interval by sample.
     """
     rows = [
-        {"step": s["step"], "name": s["name"], "printed": s["printed"], "counted": a["rate"], "right": a["right"], "of": a["counted"],
-         **dict(zip(("low", "high"), a["interval"], strict=True)), "what it is": a["definition"]}
+        (s["step"], s["name"], s["printed"], a["rate"], *a["interval"], a["right"], a["counted"], a["definition"])
         for s in steps
         for a in s["again"]
-    ]  # fmt: skip
-    return pd.DataFrame(rows).round(dict.fromkeys(("printed", "counted", "low", "high"), 3))
+    ]
+    rates = ["printed, %", "counted, %", "from", "to"]
+    table = pd.DataFrame(rows, columns=["step", "name", *rates, "right", "of", "definition"])
+    return table.assign(**(table[rates].astype(float) * 100).round(1))
 
 
 def acceptance_by_step(counts: StepCounts, ax: Axes | None = None) -> Axes:
@@ -51,7 +50,7 @@ def acceptance_by_step(counts: StepCounts, ax: Axes | None = None) -> Axes:
             ax.annotate(f"{row.joint:.1%}", (row.step, row.joint), below, textcoords="offset points", ha="center", color=TEXT)
     ax.set_xticks(table["step"])
     ax.set_ylim(0, 1)
-    _percents(ax.yaxis)
+    percents(ax.yaxis)
     ax.margins(x=0.15)
     ax.legend(loc="upper right", ncols=3)
     length = counts.accept_length
@@ -82,13 +81,18 @@ def ranked_feeds(table: pd.DataFrame, ax: Axes | None = None, most: int = 10) ->
             f"{row.acceptance:.1%}", (row.acceptance, place), (0, 8), textcoords="offset points", ha="center", color=TEXT, fontsize=8.5
         )
     ax.set_yticks(y, [_short(v) for v in shown["variant"]])
-    _percents(ax.xaxis)
+    percents(ax.xaxis)
     ax.axvline(best, color=EVIDENCE, linewidth=0.8, linestyle=":")
     ax.grid(axis="y", visible=False)
     ax.set_ylim(-0.7, len(shown) - 0.2)
     tied = int(table["tied"].sum())
-    title = f"{_short(shown['variant'].iloc[0])} fits best" if tied == 1 else f"{tied} of {len(table)} feeds cannot be told from the best"
-    return finish(ax, title, f"step-0 acceptance (marginal, n = {int(table['n'].iloc[0]):,}); filled: tied with the best", "")
+    title = (
+        f"{_short(shown['variant'].iloc[0])} fits best"
+        if tied == 1
+        else f"{tied - 1} of {len(table) - 1} other feeds cannot be told from the best"
+    )
+    measured = f"step-0 acceptance (marginal, n = {int(table['n'].iloc[0]):,})"
+    return finish(ax, title, f"{measured}\nfilled: tied with the best; bar: 95 % interval of the difference from it", "")
 
 
 def two_feeds(labels: Sequence[str], counts: Sequence[StepCounts], ax: Axes | None = None) -> Axes:
@@ -105,7 +109,7 @@ def two_feeds(labels: Sequence[str], counts: Sequence[StepCounts], ax: Axes | No
             ax.annotate("not known", (x, 0), (0, 4), textcoords="offset points", ha="center", rotation=90, color=TEXT, fontsize=9)
     ax.set_xticks(steps, [f"step {k}" for k in steps])
     ax.set_ylim(0, 1)
-    _percents(ax.yaxis)
+    percents(ax.yaxis)
     ax.grid(axis="x", visible=False)
     ax.legend(loc="upper right")
     first = [_percent(c.marginal(0)) for c in counts]
@@ -135,8 +139,8 @@ def slot_use(places: pd.DataFrame, ax: Axes | None = None) -> Axes:
     ax.set_xlim(min(0.0, np.nanmin(drawn) * 1.1), max(0.1, np.nanmax(drawn) * 1.18))
     ax.grid(axis="y", visible=False)
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2)
-    _percents(ax.xaxis)
-    return finish(ax, _slots_title(places), "share of the fused input; acceptance lost", "")
+    percents(ax.xaxis)
+    return finish(ax, _slots_title(places), "line: 95 % interval by sample", "")
 
 
 def _slots_title(places: pd.DataFrame) -> str:
@@ -168,14 +172,9 @@ def accepted_histogram(accepted: Sequence[int], steps: int, ax: Axes | None = No
     ax.set_xticks(np.arange(len(counts)))
     ax.grid(axis="x", visible=False)
     ax.set_ylim(0, max(0.1, share.max() * 1.15))
-    _percents(ax.yaxis)
+    percents(ax.yaxis)
     title = f"{share[0]:.0%} of the verify steps accept nothing, {share[-1]:.0%} accept all {len(counts) - 1}"
     return finish(ax, title, f"drafted tokens accepted ({counts.sum():,} verify steps)", "share of verify steps")
-
-
-def _percents(axis: Axis) -> None:
-    """The page's text has per cent; so have its axes."""
-    axis.set_major_formatter(PercentFormatter(1))
 
 
 def _percent(rate: float | None) -> str:

@@ -11,6 +11,8 @@ import textwrap
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.ticker import PercentFormatter
 
 ORANGE, SKY, GREEN = "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILLION, PURPLE, BLACK, GREY = "#0072B2", "#D55E00", "#CC79A7", "#000000", "#8A8A8A"
@@ -81,6 +83,11 @@ def finish(ax: Axes, title: str, xlabel: str, ylabel: str) -> Axes:
     ax.set_xlabel(xlabel, parse_math=False)
     ax.set_ylabel(ylabel, parse_math=False)
     return ax
+
+
+def percents(axis: Axis) -> None:
+    """Fractions as per cent, as the text of the pages has them."""
+    axis.set_major_formatter(PercentFormatter(1))
 
 
 def _title_width(ax: Axes, size: float) -> int:

@@ -6,6 +6,7 @@ A run whose `findings.json` is missing or damaged is a row that says so.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten
@@ -17,7 +18,7 @@ from eaglelab.reports import parts
 from eaglelab.reports.render import read_verdict
 
 SIDECAR = "findings.json"
-MOST = 200
+MOST = 240
 """Characters of a verdict's text; its page has all of it, and the changes follow."""
 COLUMNS = ("Case and run", "Verdict", "Findings", "Pages", "Parameters")
 
@@ -36,7 +37,7 @@ _PAGE = """<!DOCTYPE html>
 <body>
 <main class="index">
 <h1>Reports</h1>
-<p class="lede">Runs: {count}, newest first. eaglelab report CASE makes one.</p>
+<p class="lede">Runs: {count}, newest first. <code>eaglelab report CASE</code> makes one.</p>
 <table class="runs"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>
 </main>
 </body>
@@ -71,7 +72,7 @@ def _cells(run: Path, data: Mapping[str, Any]) -> list[str]:
     if data["verdict"]:
         verdict = read_verdict(data["verdict"])
         said = f"<strong>{parts.text(verdict.stage)}</strong> ({parts.text(verdict.confidence)})"
-        said += f'<p class="said">{parts.text(shorten(verdict.text, MOST, placeholder=" …"))}</p>'
+        said += f'<p class="said">{parts.text(_beginning(verdict.text))}</p>'
         said += "".join(f'<p class="change">Change: {parts.edit(c)}</p>' for c in parts.own_changes(verdict.changes))
     broken = {n["name"] for n in data["notebooks"] if n["error"] is not None}
     if broken:
@@ -80,6 +81,14 @@ def _cells(run: Path, data: Mapping[str, Any]) -> list[str]:
     origin = data["provenance"]
     given = ", ".join(f"{parts.text(k)} = {parts.text(parts.number(v))}" for k, v in origin["parameters"].items()) or "defaults"
     return [origin["date"].replace("T", " ").replace("Z", " UTC"), said, counts, _links(run, broken), given]
+
+
+def _beginning(text: str) -> str:
+    """The first whole sentences of a text."""
+    if len(text) <= MOST:
+        return text
+    whole = re.match(rf".{{1,{MOST - 1}}}\.(?=\s)", text, re.DOTALL)
+    return whole[0] if whole else shorten(text, MOST, placeholder=" …")
 
 
 def _only(notebooks: Sequence[Mapping[str, Any]]) -> str:

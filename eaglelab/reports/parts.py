@@ -47,7 +47,8 @@ def code(value: Any) -> str:
     """Code within a sentence. A browser would break a command at every hyphen: here a word moves to the next line as a whole."""
     if len(clean(value)) <= SHORT:
         return f"<code>{text(value)}</code>"
-    return f'<code class="el-long">{" ".join(f"<span>{text(word)}</span>" for word in clean(value).split(" "))}</code>'
+    words = clean(value).split(" ")
+    return f'<code class="el-long">{" ".join(f"<span>{text(w)}</span>" for w in words) if len(words) > 1 else text(value)}</code>'
 
 
 def prose(value: Any) -> str:
