@@ -46,4 +46,6 @@ def weight_files(folder: Path) -> WeightFiles:
 
 
 def _listed(files: dict[str, int], shard_of: dict[str, str] | None, present: Iterable[str]) -> WeightFiles:
-    return WeightFiles(files, shard_of, tuple(name for name in present if name not in files))
+    beside = [name for name in present if name not in files]
+    # Mistral's own copy of the weights: both engines leave it out where these two are all there is (filter_duplicate_safetensors_files).
+    return WeightFiles(files, shard_of, () if beside == ["consolidated.safetensors"] and not shard_of else tuple(beside))

@@ -15,9 +15,11 @@ from eaglelab.checks import findings
 from eaglelab.drafter.audit import DrafterError, audit_folder, read_headers
 from eaglelab.drafter.config import DrafterConfig
 from eaglelab.drafter.shapes import expected_tensors
+from eaglelab.drafter.vocabulary import read_map
 from eaglelab.engines.loading import ENGINES, consequence, table
 from eaglelab.findings import Status
 from eaglelab.investigation import Investigation
+from eaglelab.target.checkpoint import open_checkpoint
 
 DRAFT = 40
 LAYER = {
@@ -419,6 +421,19 @@ def test_weight_files_that_stand_beside(tmp_path):
     found = complete(folder)
     assert found.status is Status.PASS
     assert "model_old.safetensors is not in the index and not read" in found.evidence
+
+
+def test_shards_without_an_index_are_read_in_the_order_of_their_names(tmp_path):
+    state = tensors()
+    folder = written(tmp_path / "d", state)
+    (folder / "model.safetensors").rename(folder / "a.safetensors")
+    save_file({"fc.weight": torch.ones(2, 2), "d2t": torch.ones(DRAFT, dtype=torch.int64)}, folder / "b.safetensors")
+    assert read_headers(folder)[0]["fc.weight"][0] == (2, 2)
+    assert read_map(folder).d2t.tolist() == [1] * DRAFT
+    assert open_checkpoint(folder).shape("fc.weight") == (2, 2)
+    plain = written(tmp_path / "e", state)
+    save_file(state, plain / "consolidated.safetensors")  # both engines leave it out
+    assert complete(plain).status is Status.PASS
 
 
 def test_a_file_that_is_not_there_is_no_fault_of_the_training(tmp_path):

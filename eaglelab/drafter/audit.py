@@ -144,7 +144,7 @@ def read_headers(folder: str | Path) -> tuple[Header, dict[str, int]]:
     held = files_of(folder)
     absent = held.absent(folder)
     header: Header = {}
-    for name in held.files.keys() - absent:
+    for name in sorted(held.files.keys() - absent):  # as engines do: of two tensors with one name the last one stays
         header |= (_header_of if name.endswith(".safetensors") else _bin_header_of)(folder / name)
     return header, absent
 

@@ -202,7 +202,7 @@ def _files_of(path: Path) -> list[Path]:
     if not path.is_dir():
         raise DrafterError(f"{path}: no such file or folder; expected a checkpoint, vocab_mapping.pt or d2t.npy")
     try:
-        names = sorted(weight_files(path).files) or MAP_FILES
+        names = sorted(weight_files(path).files, reverse=True) or MAP_FILES  # engines load in order: the last file's word counts
     except ValueError as error:
         raise DrafterError(f"{path}: {error}") from error
     return [path / name for name in names if (path / name).is_file()]
