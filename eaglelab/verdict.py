@@ -17,7 +17,10 @@ FAIL, PASS = Status.FAIL, Status.PASS
 BROKEN_SHARE = 0.05
 """Share of samples with errors from which on the dump may be at fault; below it, bad files are a side remark."""
 
-FLAGS = {f"config.{flag}" for flag in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "attention_bias", "qk_norm")}
+FLAGS = {
+    f"config.{flag}"
+    for flag in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "attention_bias", "qk_norm", "further_norm")
+}
 """Findings on flags that the replay can turn."""
 
 
@@ -43,7 +46,10 @@ def _drafter(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
         return None
     certain = {f.id for f in bad} & {"drafter.complete", "drafter.vocabulary"}  # by name and by number, whatever the text
     sure = certain and _status(by_id, "replay.works") is not PASS  # a drafter that works on its own contradicts them
-    return Verdict("training", "sure" if sure else "likely", " ".join(f"{f.title}. {f.next}" for f in bad))
+    mend = set(by_id["drafter.complete"].numbers.get("mend", ())) if "drafter.complete" in {f.id for f in bad} else set()
+    # A file that was not copied or a key of the config is no fault of the training.
+    stage = "engine" if len(bad) == 1 and mend and "export" not in mend else "training"
+    return Verdict(stage, "sure" if sure else "likely", " ".join(f"{f.title}. {f.next}" for f in bad))
 
 
 def _dump(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
