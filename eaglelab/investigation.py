@@ -293,20 +293,20 @@ class Investigation(OpenedCase):
         """
         from eaglelab.replay import rank_feeds
 
-        options = {"judge": self.judge, "target_embed": self.boundary_rows}
+        options = {"judge": self.judge, "target_embed": self.boundary_rows, "known": [self.own_replay]}
         return rank_feeds(self.drafter, self.replay_samples, self._rows(), self.variants, steps=self.steps, **options)
 
     def replay_of(self, variants: Sequence[Variant], *, steps: int | None = None, probabilities: bool = False) -> list[Replay]:
         """Replays of further variants on the same samples."""
         from eaglelab.replay import replay
 
-        options = {"judge": self.judge, "target_embed": self.boundary_rows, "probabilities": probabilities and self.head is not None}
+        options = {"judge": self.judge, "target_embed": self.boundary_rows, "probabilities": probabilities and self.judge.head is not None}
         return replay(self.drafter, self.samples, self._rows(), variants, steps=steps or self.steps, **options)
 
-    @property
+    @cached_property
     def own_replay(self) -> Replay:
-        """The replay on the dump's own feed, over all steps."""
-        return self.replay_named("the dump's feed")
+        """The replay on the dump's own feed, over all steps, with the target's probabilities where its head judges. All comparisons share it."""
+        return self.replay_of([self.feeds.dump], probabilities=True)[0]
 
     def replay_named(self, label: str) -> Replay | None:
         """The finalist that carries a label, None where it was not run."""
@@ -318,8 +318,7 @@ class Investigation(OpenedCase):
         from eaglelab.replay import places_changed
 
         base = self.feeds.dump
-        first, *rest = self.replay_of([base, *places_changed(base)], steps=1)
-        return first, rest
+        return self.own_replay, self.replay_of(places_changed(base), steps=1)
 
     @cached_property
     def engine_flags(self) -> Flags | None:
@@ -352,8 +351,7 @@ class Investigation(OpenedCase):
         others = other_choices(base, config, mapped=bool(self.drafter.d2t.any()), own_table=self.own_table)
         if self.computed_flags not in (None, Flags.of(config)):
             others.append(replace(base, flags=self.computed_flags, label=f"as {self.engine.title} computes it"))
-        first, *rest = self.replay_of([base, *others])
-        return first, rest + self._with_the_targets_head()
+        return replace(self.own_replay, variant=base), self.replay_of(others) + self._with_the_targets_head()
 
     def _with_the_targets_head(self) -> list[Replay]:
         """The drafter with the target's rows of lm_head in place of its own, as some engines and trainers share it."""
@@ -375,6 +373,24 @@ class Investigation(OpenedCase):
         other.lm_head.weight = nn.Parameter(rows, requires_grad=False)
         variant = replace(self.feeds.dump, label="the target's lm_head")
         return replay(other, self.samples, self._rows(), [variant], judge=self.judge, steps=self.steps)
+
+    def with_map(self, target_ids: Any) -> tuple[Replay, Replay]:
+        """(the drafter, the same weights read by another vocabulary map) on the dump's feed, one step. target_ids: [Vd] int64.
+
+        Raises NotGiven and ValueError where there is no replay.
+        """
+        import copy
+
+        import torch
+
+        from eaglelab.replay import replay
+
+        own = self.drafter
+        other = copy.copy(own)
+        places = torch.arange(len(target_ids))
+        other._buffers = {**own._buffers, "d2t": (target_ids.cpu() - places).to(own.d2t.device)}
+        options = {"judge": self.judge, "steps": 1}
+        return tuple(replay(d, self.samples, self._rows(), [self.feeds.dump], **options)[0] for d in (own, other))
 
     @cached_property
     def choice_ranking(self) -> Ranking:
@@ -399,8 +415,9 @@ class Investigation(OpenedCase):
         again. Raises NotGiven."""
         from dataclasses import replace
 
-        from eaglelab.replay import Judge, replay
+        from eaglelab.replay import Judge
         from eaglelab.replay.answers import trained_positions
+        from eaglelab.replay.run import judged_again
 
         if self.last_fault:
             raise NotGiven("a last state to judge by", f"{self.last_fault}: see dump.last_state")
@@ -411,7 +428,7 @@ class Investigation(OpenedCase):
         other = Judge(self.judge.last, self.judge.head, norm_last=self.last_state.normed)
         samples = self._spread
         own = replace(self.own_replay, outcomes=tuple(o for o in self.own_replay.outcomes if o.key in {s.key for s in samples}))
-        judged = replay(self.drafter, samples, self._rows(), [self.feeds.dump], judge=other, steps=self.steps)[0]
+        judged = judged_again(own, samples, other, self.drafter.target_ids.cpu())
         same = total = 0
         for s, one, two in zip(samples, self.judge.answers(samples), other.answers(samples), strict=True):
             at = trained_positions(s)

@@ -5,6 +5,7 @@ distribution`) sort the most frequent ids and store id - place beside a bool t2d
 """
 
 import json
+import re
 
 import numpy
 import pytest
@@ -292,9 +293,31 @@ def test_the_map_it_was_trained_with(case, tmp_path):
     changed[:6] = 0  # 0..5 in place of 0, 1, 2, 3, 4, 6
     torch.save({"d2t": changed}, tmp_path / "same.pt")
     found = find(case, "drafter.vocabulary.other")
+    assert found.status is Status.PASS  # the replay: the drafter fits its own
+    assert "1 of 40 draft ids stand for another token, from draft id 5 on" in found.evidence
+    assert "same.pt is of another run: the drafter fits its own map, " in found.title
+
+
+def test_the_replay_says_when_the_checkpoint_carries_the_wrong_map(case, tmp_path):
+    file = case / "drafter" / "model.safetensors"
+    own = load_file(file)
+    torch.save({"d2t": own["d2t"]}, tmp_path / "right.pt")
+    name_map(case, tmp_path / "right.pt")
+    save_file({name: tensor for name, tensor in own.items() if name != "t2d"} | {"d2t": torch.full((40,), 8)}, file)
+    found = find(case, "drafter.vocabulary.other")
     assert found.status is Status.FAIL
-    assert found.numbers["differ"] == 1
-    assert "1 of 40 draft ids stand for another token, from draft id 5 on" in found.title
+    assert found.numbers["other"] > 0.8 > 0.1 > found.numbers["own"]
+    assert found.next.startswith("Write the d2t of")
+
+
+def test_without_a_replay_neither_map_is_advised(case, tmp_path):
+    torch.save({"d2t": torch.full((40,), 8)}, tmp_path / "other.pt")
+    name_map(case, tmp_path / "other.pt")
+    text = (case / "case.toml").read_text()
+    (case / "case.toml").write_text(re.sub(r"(?m)^\[dump\]\n(?:(?!\[).*\n)*", "", text))
+    found = find(case, "drafter.vocabulary.other")
+    assert found.status is Status.FAIL
+    assert "write neither" in found.next
 
 
 @pytest.mark.parametrize("kind", ["vocab_mapping.pt", "d2t.npy"])
@@ -305,8 +328,10 @@ def test_a_map_left_beside_the_dump_is_found(case, kind):
     else:
         torch.save({"d2t": other}, case / "dump" / kind)
     found = find(case, "drafter.vocabulary.other")
-    assert found.status is Status.CANNOT_TELL  # it may be another drafter's
-    assert f"dump/{kind}, which lies in the dump: 40 of 40 draft ids" in found.title
+    assert found.status is Status.PASS  # the replay: it is another drafter's
+    assert found.id == "drafter.vocabulary.other.dump"
+    assert f"dump/{kind} (it lies in the dump) is of another run" in found.title
+    assert "40 of 40 draft ids" in found.evidence
 
 
 def test_counts_left_beside_the_dump_are_used(case):

@@ -247,7 +247,10 @@ def _compared(inv: Investigation, mine: VocabularyMap, path: Path, named: bool) 
         if d.sizes[0] == d.sizes[1]
         else f"it has {d.sizes[1]:,} draft ids, the drafter's {d.sizes[0]:,}"
     )
-    whose = "" if named else ", which lies in the dump"
+    whose = "" if named else " (it lies in the dump)"
+    fits = _fits(inv, other.ids) if not same and d.sizes[0] == d.sizes[1] else None
+    if fits is not None:
+        return _settled(fits, name, whose, differs, named)
     return Finding(
         id="drafter.vocabulary.other" if named else "drafter.vocabulary.other.dump",
         title=f"The drafter's map is the one of {name}{whose}" if same else f"The drafter's map is not the one of {name}{whose}: {differs}",
@@ -267,7 +270,40 @@ def _compared(inv: Investigation, mine: VocabularyMap, path: Path, named: bool) 
         },
         next=""
         if same
-        else "Write that map's d2t into the drafter's checkpoint, or train again with this one."
+        else "One of the two is of another run: the replay would say which (it needs the dump and embedding rows). Until then write neither."
         if named
         else f"If the drafter was trained on this dump, its map should be this one: name {name} as `[drafter] vocabulary`, or take it away.",
+    )
+
+
+def _fits(inv: Investigation, ids: Any) -> tuple[float, float, float, float] | None:
+    """Step-0 acceptance by the drafter's own map and by another, and the interval of the difference; None where no replay can be had, or it
+    does not tell them apart."""
+    from eaglelab.replay import difference
+
+    if inv.dump is None:
+        return None
+    try:
+        inv.check_feed()
+        own, other = inv.with_map(ids)
+    except (NotGiven, ValueError):  # no drafter that loads, no embedding rows: said elsewhere
+        return None
+    _, low, high = difference(own, other)
+    rates = [r.counts.marginal(0) or 0.0 for r in (own, other)]
+    return (*rates, low, high) if low > 0 or high < 0 else None
+
+
+def _settled(fits: tuple[float, float, float, float], name: str, whose: str, differs: str, named: bool) -> Finding:
+    mine, other, low, high = fits
+    own = low > 0
+    return Finding(
+        id="drafter.vocabulary.other" if named else "drafter.vocabulary.other.dump",
+        title=f"{name}{whose} is of another run: the drafter fits its own map, {mine:.1%} against {other:.1%} at step 0"
+        if own
+        else f"The drafter fits the map of {name}{whose}, {other:.1%} at step 0, not the one in its checkpoint, {mine:.1%}",
+        status=Status.PASS if own else Status.FAIL,
+        claim=f"The drafter was trained with the map of {name}.",
+        evidence=f"The maps differ: {differs}. Both replayed on the same text; the difference is {low:+.1%} to {high:+.1%} (95 % by sample).",
+        numbers={"file": name, "own": mine, "other": other, "interval": [low, high]},
+        next="" if own else f"Write the d2t of {name} into the drafter's checkpoint.",
     )
