@@ -70,6 +70,14 @@ def mask_start(inv: Investigation) -> Start:
     return found if known is None else against_ends(found, inv.samples, known.headers, known.ends)
 
 
+def _told_start(inv: Investigation) -> Start:
+    """`mask_start`. Raises NotGiven where the tokens alone say nothing and there is no tokenizer."""
+    start = mask_start(inv)
+    if not start.by and frame(inv) is None:
+        raise NotGiven("a tokenizer with a chat template", "`[target] tokenizer` names its folder; the tokens alone do not decide")
+    return start
+
+
 def _need_masks(inv: Investigation) -> list[Any]:
     """The samples whose mask trains something. Raises NotGiven where no sample stores a mask."""
     if all(s.loss_mask is None for s in inv.samples):
@@ -116,7 +124,7 @@ def first_token(inv: Investigation) -> Iterator[Finding]:
     from eaglelab.dumps.mask import AHEAD
 
     _need_masks(inv)
-    start = mask_start(inv)
+    start = _told_start(inv)
     name, ground = _framework(inv)
     if (place := start.place) is None:
         yield Finding(
@@ -178,9 +186,7 @@ def shift(inv: Investigation) -> Iterator[Finding]:
     from eaglelab.dumps.mask import end_offsets
 
     _need_masks(inv)
-    start, known = mask_start(inv), frame(inv)
-    if not start.by and known is None:
-        raise NotGiven("a tokenizer with a chat template", "`[target] tokenizer` names its folder; the tokens alone do not decide")
+    start, known = _told_start(inv), frame(inv)
     ends = end_offsets(inv.samples, known.ends) if known else Counter()
     yield Finding(
         id="text.shift",
