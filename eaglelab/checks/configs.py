@@ -94,7 +94,7 @@ def lint_config(inv: Investigation) -> Iterator[Finding]:
     found = lint(
         inv.draft_config, inv.engine, inv.target_config, training.framework, training.version, launch=inv.launch, biased=_biased(inv)
     )
-    yield from (f for f in found if f.id != "config.final_norm" or inv.dump is None)  # with a dump, `dump.last_state` says it
+    yield from (f for f in found if f.id != "config.final_norm" or inv.case.dump.path is None)  # with a dump, `dump.last_state` says it
 
 
 def _biased(inv: Investigation) -> bool:
