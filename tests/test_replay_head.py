@@ -12,6 +12,7 @@ import eaglelab.drafter.model as model
 import eaglelab.replay.run as run
 from eaglelab.replay import Judge, TargetHead, Variant, answers, rank_feeds, replay, slot_orders
 from eaglelab.replay.answers import touched_positions
+from eaglelab.replay.run import judged_again
 from eaglelab.target import FinalNorm, open_checkpoint, target_argmax
 from eaglelab.target import head as head_module
 from eaglelab.target.head import head_rows, target_choice
@@ -171,3 +172,14 @@ def test_small_budgets_change_nothing(monkeypatch):
         assert one.shares == pytest.approx(other.shares, rel=1e-5)
     drafted = [wide[i].outcomes[0].drafted for i in (0, -1)]
     assert (tiny_drafter().target_ids.numpy()[drafted[1]] == drafted[0]).all()  # one chain, read by two maps
+
+
+def test_drafts_judged_again_are_those_of_a_replay_under_the_other_judge():
+    drafter, samples, embed = tiny_drafter(), [tiny_sample("a", 21, 4, seed=1), tiny_sample("b", 15, 2, seed=2)], tiny_embedding()
+    g = torch.Generator().manual_seed(4)
+    head, norm = torch.randn(V, H, generator=g), FinalNorm(torch.randn(H, generator=g), eps=1e-6)
+    one, two = (Judge(3, TargetHead(head, norm), norm_last=normed) for normed in (False, True))
+    first, second = (replay(drafter, samples, embed, [BASE], judge=judge, steps=3)[0] for judge in (one, two))
+    again = judged_again(first, samples, two, drafter.target_ids)
+    assert again.to_json() == second.to_json()
+    assert first.to_json() != second.to_json()

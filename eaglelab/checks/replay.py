@@ -455,9 +455,9 @@ def _no_prediction(own: Replay) -> str:
 def sampling(inv: Investigation) -> Iterator[Finding]:
     """Acceptance when the server samples instead of taking the likeliest token."""
     _ready(inv)
-    if inv.head is None:
+    own = inv.own_replay
+    if own.judged_by != JUDGED:
         raise NotGiven("the target's lm_head", "`[target] path` names the target's checkpoint: its probabilities come from the last state")
-    own = inv.replay_of([inv.feeds.dump], probabilities=True)[0]
     first, greedy = own.sampling[0], own.counts.marginal(0)
     if greedy is None:
         yield Finding("replay.sampling", "No trained token to judge sampling by", Status.CANNOT_TELL, next="Read more samples.")

@@ -47,7 +47,7 @@ def rank(replays: Sequence[Replay], step: int | None = 0, resamples: int = RESAM
     """Rank replays of the same samples by marginal acceptance at `step` (None: by accept length), with intervals for every difference from
     the best.
 
-    Every replay must come from one call of `replay`: rows are paired. Raises ValueError otherwise.
+    Every replay must be of the same samples under the same judge: rows are paired. Raises ValueError otherwise.
     """
     right, counted = _per_sample(replays, step)  # [V, S], [S]
     total = counted.sum()
@@ -77,16 +77,31 @@ def rank(replays: Sequence[Replay], step: int | None = 0, resamples: int = RESAM
 
 
 def rank_feeds(
-    drafter, samples: Sequence[Sample], embed, variants: Sequence[Variant], *, steps: int = 3, keep: int = FINALISTS, **options
+    drafter,
+    samples: Sequence[Sample],
+    embed,
+    variants: Sequence[Variant],
+    *,
+    steps: int = 3,
+    keep: int = FINALISTS,
+    known: Sequence[Replay] = (),
+    **options,
 ) -> tuple[Ranking, list[Replay]]:
     """Rank many variants cheaply: one step for all of them, all steps for the best few and for those that carry a label.
 
-    Returns the ranking at step 0 of all variants, and the full replays of the finalists, best first.
+    known: full replays of some of the variants, which are not run again. Returns the ranking at step 0 of all variants, and the full replays
+    of the finalists, best first.
     """
-    first = replay(drafter, samples, embed, variants, steps=1, **options)
-    ranking = replace(rank(first), compared=_compared(variants))
-    chosen = [i for place, i in enumerate(ranking.order) if place < keep or variants[i].label]
-    return ranking, replay(drafter, samples, embed, [variants[i] for i in chosen], steps=steps, **options)
+    full = {r.variant: r for r in known}
+
+    def run(wanted: Sequence[Variant], steps: int) -> list[Replay]:
+        new = [v for v in wanted if v not in full]
+        done = full | {r.variant: r for r in replay(drafter, samples, embed, new, steps=steps, **options)}
+        return [done[v] for v in wanted]
+
+    ranking = replace(rank(run(variants, 1)), compared=_compared(variants))
+    chosen = [variants[i] for place, i in enumerate(ranking.order) if place < keep or variants[i].label]
+    return ranking, run(chosen, steps)
 
 
 def _compared(variants: Sequence[Variant]) -> str:

@@ -197,6 +197,27 @@ def replay(
     ]
 
 
+def judged_again(result: Replay, samples: Sequence[Sample], judge: Judge, to_target: Tensor) -> Replay:
+    """The same drafts held against what another judge with a head calls right. samples: those of the outcomes; to_target: [Vd] int64."""
+    outcomes = []
+    for outcome, sample, answer in zip(result.outcomes, samples, judge.answers(list(samples)), strict=True):
+        source = outcome.rows + 1 + np.arange(result.steps)[:, None]  # [K, R]
+        wanted = answer.token.numpy()[source.clip(max=len(sample.token_ids) - 1)]
+        right = outcome.counted & (outcome.drafted == wanted)
+        outcomes.append(
+            replace(
+                outcome,
+                right=right,
+                outside=outcome.counted & ~np.isin(wanted, to_target.numpy()),
+                p_drafted=None,
+                overlap=None,
+                walk=walk_sample(outcome.rows, outcome.counted, right, sample.loss_mask),
+                agrees=answer.agrees,
+            )
+        )
+    return replace(result, outcomes=tuple(outcomes))
+
+
 def check_variant(variant: Variant, drafter: Drafter, samples: Sequence[Sample]) -> None:
     """Raise ValueError where the variant does not fit the drafter's fc or the dump's slots."""
     config = drafter.config
