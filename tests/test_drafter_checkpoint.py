@@ -422,7 +422,10 @@ def test_trying_a_rope_leaves_nothing_behind(kind):
 
 @pytest.mark.parametrize("name", ["wibble", "prelu"])
 def test_an_activation_that_is_none(tmp_path, name):
-    with pytest.raises(DrafterConfigError, match=f"hidden_act is '{name}', expected an activation of transformers without weights"):
+    with pytest.raises(
+        DrafterConfigError,
+        match=f"{tmp_path.name}: the drafter's hidden_act is '{name}', expected an activation of transformers without weights",
+    ):
         load_drafter(write(tmp_path, tensors(), {"hidden_act": name}), device="cpu")
 
 
@@ -446,7 +449,7 @@ def test_weights_that_are_not_finite_are_named(tmp_path):
         load_drafter(write(tmp_path, state), device="cpu")
     assert "midlayer.mlp.up_proj.weight holds 2 of 1,152 (nan first, at [3, 5])" in str(caught.value)
     assert "norm.weight holds 1 of 24 (-inf first, at [2])" in str(caught.value)
-    table = torch.zeros(V, H).index_fill_(0, torch.tensor([7]), float("nan"))
+    table = torch.ones(V, H).index_fill_(0, torch.tensor([7]), float("nan"))
     folder = write(tmp_path / "table", tensors() | {"embed_tokens.weight": table})
     assert own_embedding(folder, torch.tensor([6, 8])).width == H  # rows that nobody asks for are not read
     with pytest.raises(DrafterError, match=r"embed_tokens\.weight .rows of the samples' tokens. holds 24 of 48"):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from eaglelab.drafter.audit import Audit, DrafterError, audit_names, canonical_name
-from eaglelab.drafter.config import DrafterConfig
+from eaglelab.drafter.config import DrafterConfig, DrafterConfigError
 from eaglelab.drafter.embedding import EmbeddingRows
 from eaglelab.drafter.model import Drafter
 from eaglelab.drafter.shapes import expected_tensors
@@ -77,8 +77,11 @@ def load_drafter(
     if problems:
         unused = f" (in the file and not used: {few(audit.unexpected, 5)})" if audit.unexpected else ""
         raise DrafterError(f"{folder}: " + "; ".join(problems) + unused)
-    with torch.device("meta"):  # no memory and no random numbers for what is loaded next
-        drafter = Drafter(config)
+    try:
+        with torch.device("meta"):  # no memory and no random numbers for what is loaded next
+            drafter = Drafter(config)
+    except DrafterConfigError as error:
+        raise DrafterConfigError(f"{folder}: {error}") from error
     try:
         wanted = set(drafter.state_dict())
         state = {canonical_name(n): checkpoint.tensor(n) for n in checkpoint.names() if canonical_name(n) in wanted}
