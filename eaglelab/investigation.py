@@ -72,7 +72,7 @@ class Investigation(OpenedCase):
         try:
             if self.last_state.twice:
                 return f"slot {slot} was normed twice in the dump"
-        except ValueError:  # `dump.last_state` says why it cannot be measured
+        except (NotGiven, ValueError):  # `dump.last_state` says why it cannot be measured
             pass
         if identified is None and (kinds := self._fits_no_boundary(slot)):
             return f"slot {slot} goes as the last state and fits no boundary of the target up to final ({', '.join(kinds)})"
