@@ -98,7 +98,10 @@ def test_without_embedding_rows_the_replay_is_not_given(world, tmp_path):
 
 def test_nothing_wrong_is_said_to_be_so(world, tmp_path):
     by_id, said, inv = look(built(tmp_path, world))
-    assert {f.status for i, f in by_id.items() if not i.startswith(("text.", "drafter.vocabulary.other", "training."))} <= {PASS, Status.NOT_APPLICABLE}
+    assert {f.status for i, f in by_id.items() if not i.startswith(("text.", "drafter.vocabulary.other", "training."))} <= {
+        PASS,
+        Status.NOT_APPLICABLE,
+    }
     assert {f.status for i, f in by_id.items() if i.startswith("text.")} == {PASS, NOT_GIVEN}  # the tiny target has no tokenizer
     assert exit_code(by_id.values()) == 0
     assert (said.stage, said.confidence) == ("none found", "sure")
