@@ -28,6 +28,8 @@ MAX_ROWS, MAX_LINE = 20_000, 10_000_000
 """Lines of a JSONL file, or samples of the other dump, that are read; characters of a line."""
 SEEN_FIRST = 64
 """Of the other renderings, those out of which the tokens that most of them share are known."""
+ENDS = "(its end)"
+"""Stands for a token where a rendering ends before the answer starts."""
 CONTEXT = 6
 """Tokens shown before the first difference."""
 
@@ -53,7 +55,7 @@ def compare_renderings(ours: Sequence[Rendering], theirs: Iterable[Rendering], t
     """One row a rendering of ours: sample, other, matched, differ, position, ours, theirs, before, where.
 
     matched: `text` (both say the same: they share tokens in a row that are not the template's), `name` (only their keys are the same), or
-    "" for none. differ: True, False (equal as far as the shorter one goes), missing without a match. ours, theirs: the two tokens at the
+    "" for none. differ: True, False (equal as far as the shorter one goes, which reaches our answer), missing without a match. ours, theirs: the two tokens at the
     first difference; where: `prompt` or `answer` by our loss mask, "" where that is unknown.
     """
     pairs = _pairs(ours, theirs, _of_the_template(tokenizer))
@@ -89,11 +91,13 @@ def _row(mine: Rendering, other: Rendering | None, matched: str, tokenizer: Any 
     if other is None:
         return row
     place = first_difference(mine.ids, other.ids)
-    if place is None or place == min(len(mine.ids), len(other.ids)):
+    ended = place is not None and place == len(other.ids)
+    short = ended and mine.first_trained is not None and place < mine.first_trained  # no generation prompt, most often
+    if place is None or (place == min(len(mine.ids), len(other.ids)) and not short):
         return row | {"differ": False}
     join = "" if tokenizer is not None else " "
     before = join.join(token_texts(tokenizer, mine.ids[max(0, place - CONTEXT) : place]))
-    ours, theirs = (token_texts(tokenizer, r.ids[place : place + 1])[0] for r in (mine, other))
+    ours, theirs = ("".join(token_texts(tokenizer, r.ids[place : place + 1])) or ENDS for r in (mine, other))
     where = "" if mine.first_trained is None else "prompt" if place < mine.first_trained else "answer"
     return row | {"differ": True, "position": place, "ours": ours, "theirs": theirs, "before": before, "where": where}
 

@@ -137,7 +137,8 @@ def _training(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     others = any(look(by_id, inv) is not None for look in (_drafter, _dump, _text))
     if _dump(by_id, inv) is not None or reordered:
         replayed = ()  # on broken states no drafter can be judged
-    bad = [by_id[k] for k in (*replayed, "config.final_norm", "config.training_residual") if _status(by_id, k) is FAIL]
+    habits = ("config.training_residual",) if _unharmed(by_id) else ("config.final_norm", "config.training_residual")
+    bad = [by_id[k] for k in (*replayed, *habits) if _status(by_id, k) is FAIL]
     printed = by_id.get("training.metric")
     if printed is not None and printed.status is FAIL and not bad and not others:
         bad = [printed]  # behind every other fault: each of them alone makes another number than the trainer's
@@ -148,9 +149,14 @@ def _training(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     return Verdict("training", sure, " ".join(f"{f.title}. {f.next}" for f in bad))
 
 
+def _unharmed(by_id: dict[str, Finding]) -> bool:
+    """The trainer would norm the last state wrongly, and yet the drafter learned the target's own choice: it was trained otherwise."""
+    return _status(by_id, "config.final_norm") is FAIL and _status(by_id, "replay.targets") is PASS
+
+
 def _config(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     """What the engine ignores or reads otherwise, and a wiring that cannot be captured at all."""
-    told = {"config.final_norm", "config.training_residual"}
+    told = {"config.final_norm", "config.training_residual"}  # faults of the training, or of none
     if _status(by_id, "wiring.match") is FAIL:
         told.add("wiring.engine")
     costs = by_id.get("replay.flags")
@@ -166,7 +172,8 @@ def _config(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
 
 
 def _no_fault(by_id: dict[str, Finding], inv: Investigation) -> Verdict:
-    open_questions = [f for f in by_id.values() if f.status is Status.CANNOT_TELL]
+    settled = FLAGS | {"config.training_residual"} if _status(by_id, "replay.choices") is PASS else set()  # replayed both ways
+    open_questions = [f for f in by_id.values() if f.status is Status.CANNOT_TELL and f.id not in settled]
     missing = [f for f in by_id.values() if f.status is Status.NOT_GIVEN]
     expected = by_id.get("replay.expected")
     reach = f" {expected.title}." if expected is not None and expected.status is PASS else ""
@@ -174,6 +181,8 @@ def _no_fault(by_id: dict[str, Finding], inv: Investigation) -> Verdict:
     right = _status(by_id, "wiring.match") is PASS
     but = ", though the config is right" if right else ""
     aside = f" What is said of the dump is wrong{but}: {'; '.join(wrong)}." + " Mend the label." * right if wrong else ""
+    if _unharmed(by_id):
+        aside += f" {by_id['config.final_norm'].title}. This drafter learned the target's own choice all the same: mend the dump before the next training."
     health = by_id.get("dump.health")
     if health is not None and health.status is FAIL:
         aside += f" Some files are bad: {health.title}."

@@ -308,7 +308,9 @@ def test_a_final_normed_state_for_a_trainer_that_norms_again(world, tmp_path):
     by_id, said, _ = look(built(tmp_path, world, config={"norm_before_residual": False}, training=trained))
     assert by_id["config.final_norm"].status is FAIL
     assert "normed twice" in by_id["config.final_norm"].title
-    assert said.stage == "training"
+    assert by_id["replay.targets"].status is PASS  # this drafter was trained on the target's own choice
+    assert said.stage == "none found"
+    assert "mend the dump before the next training" in said.text
     right = built(tmp_path / "n", world, slots=[1, 3, 5, 6], config={"norm_before_residual": False}, training=trained)
     by_id, said, _ = look(right)
     assert "config.final_norm" not in by_id

@@ -411,3 +411,13 @@ def test_the_example_says_what_is_known_of_it():
     assert by_id["text.tokens"].numbers == {"prompts": 10, "differ": 0, "faithful": True}
     assert by_id["text.faults"].numbers["truncated answer"] == 8
     assert {f.status for f in by_id.values()} == {PASS, NOT_GIVEN}
+
+
+def test_a_rendering_without_the_generation_prompt_differs():
+    prompt = list(range(100, 140))
+    ours = [Rendering(f"s{i}", [*prompt, 200 + i, 201 + i, 1, 2, 3], first_trained=42) for i in range(5)]
+    theirs = [Rendering(f"t{i}", [*prompt, 200 + i, 201 + i][: 41 + i]) for i in range(5)]  # one token short; then whole
+    table = compare_renderings(ours, theirs)
+    first, *rest = table.to_dict(orient="records")
+    assert (first["differ"], first["position"], first["ours"], first["theirs"], first["where"]) == (True, 41, "#201", "(its end)", "prompt")
+    assert [row["differ"] for row in rest] == [False] * 4

@@ -81,7 +81,9 @@ def _told_start(inv: Investigation) -> Start:
 def _need_masks(inv: Investigation) -> list[Any]:
     """The samples whose mask trains something. Raises NotGiven where no sample stores a mask."""
     if all(s.loss_mask is None for s in inv.samples):
-        raise NotGiven("a loss mask", "dump it beside the states: which tokens train cannot be told from the text")
+        why = next((note for s in inv.samples for note in s.notes if "mask" in note), "")  # a reader's own: no dataset beside the states
+        how = "dump it beside the states: which tokens train cannot be told from the text"
+        raise NotGiven("a loss mask", f"{why}; {how}" if why else how)
     return [s for s in inv.samples if s.loss_mask is not None and bool(s.loss_mask.any())]
 
 
