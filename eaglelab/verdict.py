@@ -32,7 +32,7 @@ def verdict(findings: Iterable[Finding], inv: Investigation) -> Verdict:
         return _no_fault(by_id, inv)
     stages = list(dict.fromkeys(f.stage for f in faults))
     confidence = max((f.confidence for f in faults), key=("sure", "likely", "cannot tell").index)  # no surer than the least sure
-    text = " ".join(f.text for f in faults)
+    text = " ".join(f.text for f in faults) + (_harmless(by_id) if _unharmed(by_id) else "")
     return Verdict(" and ".join(stages), confidence, text, tuple(c for f in faults for c in f.changes))
 
 
@@ -66,7 +66,15 @@ def _dump(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
 def _text(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     """What was trained on: the mask and the text. The states may be whole all the same."""
     bad = [by_id[k] for k in ("text.mask", "text.shift", "text.faults", "text.tokens") if _status(by_id, k) is FAIL]
-    return Verdict("dump", "likely", " ".join(f"{f.title}. {f.next}" for f in bad)) if bad else None
+    if not bad:
+        return None
+    works = by_id.get("replay.works")
+    still = (
+        f" The drafter works all the same ({works.title}): mend it before the next training."
+        if works is not None and works.status is PASS
+        else ""
+    )
+    return Verdict("dump", "likely", " ".join(f"{f.title}. {f.next}" for f in bad) + still)
 
 
 def _broken_share(health: Finding) -> float:
@@ -135,8 +143,11 @@ def _training(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     replayed = ("replay.works", "replay.order", "replay.choices", "replay.targets")
     reordered = _status(by_id, "wiring.match") is FAIL and _another_feed(by_id, inv) is not None  # said there
     others = any(look(by_id, inv) is not None for look in (_drafter, _dump, _text))
-    if _dump(by_id, inv) is not None or reordered:
-        replayed = ()  # on broken states no drafter can be judged
+    other_map = by_id.get("drafter.vocabulary.other")
+    if _dump(by_id, inv) is not None or reordered or (other_map is not None and other_map.status is FAIL and "own" in other_map.numbers):
+        replayed = ()  # on broken states no drafter can be judged, and the map that it fits explains what the replay finds
+    elif _status(by_id, "replay.choices") is FAIL:
+        replayed = replayed[1:]  # the choice that fits is why it does not work
     habits = ("config.training_residual",) if _unharmed(by_id) else ("config.final_norm", "config.training_residual")
     bad = [by_id[k] for k in (*replayed, *habits) if _status(by_id, k) is FAIL]
     printed = by_id.get("training.metric")
@@ -146,12 +157,20 @@ def _training(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
         return None
     families = {f.id.split(".")[0] for f in bad}  # the trainer's habit and the replay: two independent witnesses
     sure = "sure" if {"config", "replay"} <= families else "likely"
-    return Verdict("training", sure, " ".join(f"{f.title}. {f.next}" for f in bad))
+    text = " ".join(f"{f.title}. {f.next}" for f in bad)
+    if _status(by_id, "replay.choices") is FAIL and "replay.choices" in {f.id for f in bad} and _status(by_id, "replay.flags") is PASS:
+        text += f" {inv.engine.title} computes what the drafter fits already: there only the config says otherwise."
+    return Verdict("training", sure, text)
 
 
 def _unharmed(by_id: dict[str, Finding]) -> bool:
     """The trainer would norm the last state wrongly, and yet the drafter learned the target's own choice: it was trained otherwise."""
     return _status(by_id, "config.final_norm") is FAIL and _status(by_id, "replay.targets") is PASS
+
+
+def _harmless(by_id: dict[str, Finding]) -> str:
+    title = by_id["config.final_norm"].title
+    return f" {title}. This drafter learned the target's own choice all the same: mend the dump before the next training."
 
 
 def _config(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
@@ -160,7 +179,7 @@ def _config(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     if _status(by_id, "wiring.match") is FAIL:
         told.add("wiring.engine")
     costs = by_id.get("replay.flags")
-    if costs is not None and costs.status is PASS and costs.numbers["differences"]:
+    if costs is not None and costs.status is PASS:
         told |= FLAGS  # read otherwise than trained, at no cost
     bad = [f for k, f in by_id.items() if (k.startswith("config.") or k == "wiring.engine") and f.status is FAIL and k not in told]
     if costs is not None and costs.status is FAIL and _status(by_id, "replay.choices") is not FAIL:
@@ -181,8 +200,7 @@ def _no_fault(by_id: dict[str, Finding], inv: Investigation) -> Verdict:
     right = _status(by_id, "wiring.match") is PASS
     but = ", though the config is right" if right else ""
     aside = f" What is said of the dump is wrong{but}: {'; '.join(wrong)}." + " Mend the label." * right if wrong else ""
-    if _unharmed(by_id):
-        aside += f" {by_id['config.final_norm'].title}. This drafter learned the target's own choice all the same: mend the dump before the next training."
+    aside += _harmless(by_id) if _unharmed(by_id) else ""
     health = by_id.get("dump.health")
     if health is not None and health.status is FAIL:
         aside += f" Some files are bad: {health.title}."
@@ -201,7 +219,8 @@ def _no_fault(by_id: dict[str, Finding], inv: Investigation) -> Verdict:
         return Verdict("none found", "likely" if doubts or few else "sure", text + left)
     if not open_questions and "dump.health" not in by_id and not missing:  # `check --cheap`
         return Verdict("none found", "cannot tell", "Configs and file headers show no fault by themselves; nothing else was looked at.")
-    steps = "; ".join(dict.fromkeys(f.next.rstrip(".") for f in [*open_questions, *missing] if f.next))
+    broken = [f for f in open_questions if "error" in f.numbers]  # an input that cannot be used: first of all mend it
+    steps = "; ".join(dict.fromkeys(f.next.rstrip(".") for f in broken or [*open_questions, *missing] if f.next))
     text = (
         f"No fault was found in what could be looked at, but not everything could: {questions.rstrip('.') or 'too little is given'}.{aside}"
     )

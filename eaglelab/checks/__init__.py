@@ -92,7 +92,9 @@ def run_check(check: Check, investigation: Investigation, told: dict[str, str] |
             Status.CANNOT_TELL,
             evidence=str(error),
             numbers={"error": type(error).__name__},
-            next="Mend the input that is named, or leave its key out of case.toml to go on without it.",
+            next="Write the samples in one of the formats that the evidence lists; list_of_four is the plainest."
+            if getattr(error, "problem", "") == "unknown format"
+            else "Mend the input that is named, or leave its key out of case.toml to go on without it.",
         )
 
 

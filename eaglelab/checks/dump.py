@@ -22,6 +22,7 @@ SAYS_MOST, SAYS_SOME = 0.5, 0.2
 """Share of the text that the last state must say: to be told by the text alone, and not to be doubted where values tell it. People's own
 text is a model's choice about half of the time."""
 STATES = {"final": "after the final norm", "N": "before the final norm"}
+MIND_TRAINER = "A trainer that goes by the format treats it wrongly: name yours under `[training]`."
 DUMP = "`[dump] path` names the folder of hidden states that the drafter was trained on"
 
 
@@ -176,7 +177,7 @@ def _normed(inv: Investigation, slot: int, identified: Boundary, measured: LastS
         status = Status.CANNOT_TELL
         todo = "Mend the loss mask, or read more samples." if untrained else "Is the text the target's own, and the target the right one?"
     else:
-        status, todo = Status.PASS, "A trainer that goes by the format treats it wrongly: name yours under `[training]`." if other else ""
+        status, todo = Status.PASS, (MIND_TRAINER if other and inv.case.training.framework is None else "")
     where = (
         "was normed twice in the dump"
         if measured is not None and measured.twice

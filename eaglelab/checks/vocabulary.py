@@ -277,8 +277,7 @@ def _compared(inv: Investigation, mine: VocabularyMap, path: Path, named: bool) 
 
 
 def _fits(inv: Investigation, ids: Any) -> tuple[float, float, float, float] | None:
-    """Step-0 acceptance by the drafter's own map and by another, and the interval of the difference; None where no replay can be had, or it
-    does not tell them apart."""
+    """Step-0 acceptance by the drafter's own map and by another, and the interval of the difference; None where no replay can be had."""
     from eaglelab.replay import difference
 
     if inv.dump is None:
@@ -289,21 +288,27 @@ def _fits(inv: Investigation, ids: Any) -> tuple[float, float, float, float] | N
     except (NotGiven, ValueError):  # no drafter that loads, no embedding rows: said elsewhere
         return None
     _, low, high = difference(own, other)
-    rates = [r.counts.marginal(0) or 0.0 for r in (own, other)]
-    return (*rates, low, high) if low > 0 or high < 0 else None
+    return own.counts.marginal(0) or 0.0, other.counts.marginal(0) or 0.0, low, high
 
 
 def _settled(fits: tuple[float, float, float, float], name: str, whose: str, differs: str, named: bool) -> Finding:
     mine, other, low, high = fits
-    own = low > 0
+    own, told = low > 0, low > 0 or high < 0
+    both = f"{mine:.1%} by its own map against {other:.1%} by that of {name}{whose} at step 0"
     return Finding(
         id="drafter.vocabulary.other" if named else "drafter.vocabulary.other.dump",
         title=f"{name}{whose} is of another run: the drafter fits its own map, {mine:.1%} against {other:.1%} at step 0"
         if own
-        else f"The drafter fits the map of {name}{whose}, {other:.1%} at step 0, not the one in its checkpoint, {mine:.1%}",
-        status=Status.PASS if own else Status.FAIL,
+        else f"The drafter fits the map of {name}{whose}, {other:.1%} at step 0, not the one in its checkpoint, {mine:.1%}"
+        if told
+        else f"Which map the drafter was trained with cannot be told: {both}",
+        status=Status.PASS if own else Status.FAIL if told else Status.CANNOT_TELL,
         claim=f"The drafter was trained with the map of {name}.",
         evidence=f"The maps differ: {differs}. Both replayed on the same text; the difference is {low:+.1%} to {high:+.1%} (95 % by sample).",
         numbers={"file": name, "own": mine, "other": other, "interval": [low, high]},
-        next="" if own else f"Write the d2t of {name} into the drafter's checkpoint.",
+        next=""
+        if own
+        else f"Write the d2t of {name} into the drafter's checkpoint."
+        if told
+        else "Read more samples; until then write neither.",
     )

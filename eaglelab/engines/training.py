@@ -193,6 +193,6 @@ def final_norm(framework: Framework, last_state: Boundary, num_layers: int | Non
             status=Status.FAIL if certain else Status.CANNOT_TELL,
             claim=claim,
             evidence=f"The last slot was measured to be {what}." + (f" {known}" if known else ""),
-            next=f"The drafter learned another distribution than the target's. {mend} and train again; replay.targets says how often those "
+            next=f"A drafter trained so learns another distribution than the target's. {mend} and train again; replay.targets says how often those "
             "targets are the target's own choice.",
         )
