@@ -30,7 +30,7 @@ OTHER_STATES = (
 
 if TYPE_CHECKING:  # torch, pandas and transformers load with the parts that need them
     from eaglelab.drafter.embedding import EmbeddingRows
-    from eaglelab.drafter.model import Flags
+    from eaglelab.drafter.model import Drafter, Flags
     from eaglelab.dumps import Sample
     from eaglelab.engines.training import Framework
     from eaglelab.replay import Judge, Ranking, Replay, Variant
@@ -296,12 +296,14 @@ class Investigation(OpenedCase):
         options = {"judge": self.judge, "target_embed": self.boundary_rows, "known": [self.own_replay]}
         return rank_feeds(self.drafter, self.replay_samples, self._rows(), self.variants, steps=self.steps, **options)
 
-    def replay_of(self, variants: Sequence[Variant], *, steps: int | None = None, probabilities: bool = False) -> list[Replay]:
-        """Replays of further variants on the same samples."""
+    def replay_of(
+        self, variants: Sequence[Variant], *, drafter: Drafter | None = None, steps: int | None = None, probabilities: bool = False
+    ) -> list[Replay]:
+        """Replays of further variants on the same samples. drafter: one with other weights than the case's."""
         from eaglelab.replay import replay
 
         options = {"judge": self.judge, "target_embed": self.boundary_rows, "probabilities": probabilities and self.judge.head is not None}
-        return replay(self.drafter, self.samples, self._rows(), variants, steps=steps or self.steps, **options)
+        return replay(drafter or self.drafter, self.samples, self._rows(), variants, steps=steps or self.steps, **options)
 
     @cached_property
     def own_replay(self) -> Replay:
@@ -360,7 +362,6 @@ class Investigation(OpenedCase):
 
         from torch import nn
 
-        from eaglelab.replay import replay
         from eaglelab.target.head import head_rows
 
         own = self.drafter
@@ -372,10 +373,10 @@ class Investigation(OpenedCase):
         other._modules = {**own._modules, "lm_head": nn.Linear(rows.shape[1], len(rows), bias=False, device="meta")}
         other.lm_head.weight = nn.Parameter(rows, requires_grad=False)
         variant = replace(self.feeds.dump, label="the target's lm_head")
-        return replay(other, self.samples, self._rows(), [variant], judge=self.judge, steps=self.steps)
+        return self.replay_of([variant], drafter=other)
 
-    def with_map(self, target_ids: Any) -> tuple[Replay, Replay]:
-        """(the drafter, the same weights read by another vocabulary map) on the dump's feed, one step. target_ids: [Vd] int64.
+    def with_map(self, target_ids: Any) -> Replay:
+        """The drafter's weights read by another vocabulary map, on the dump's feed, one step. target_ids: [Vd] int64.
 
         Raises NotGiven and ValueError where there is no replay.
         """
@@ -383,14 +384,11 @@ class Investigation(OpenedCase):
 
         import torch
 
-        from eaglelab.replay import replay
-
         own = self.drafter
         other = copy.copy(own)
         places = torch.arange(len(target_ids))
         other._buffers = {**own._buffers, "d2t": (target_ids.cpu() - places).to(own.d2t.device)}
-        options = {"judge": self.judge, "steps": 1}
-        return tuple(replay(d, self.samples, self._rows(), [self.feeds.dump], **options)[0] for d in (own, other))
+        return self.replay_of([self.feeds.dump], drafter=other, steps=1)[0]
 
     @cached_property
     def choice_ranking(self) -> Ranking:

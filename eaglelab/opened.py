@@ -41,6 +41,9 @@ SAME_ROW = 2**-6
 STEPS = 3
 """Drafted steps of a replay unless the launch line says otherwise: SGLang's default for most models."""
 
+DUMP = "`[dump] path` names the folder of hidden states that the drafter was trained on"
+"""How to get a dump, for messages."""
+
 
 class NotGiven(LookupError):
     """A measurement's input is absent from the case. `what` is missing, `how` to get it."""
@@ -190,7 +193,7 @@ class OpenedCase:
     def samples(self) -> list[Sample]:
         """The chosen samples, memory-mapped. Raises NotGiven without a dump."""
         if self.dump is None:
-            raise NotGiven("a dump", "`[dump] path` names the folder of hidden states that the drafter was trained on")
+            raise NotGiven("a dump", DUMP)
         return list(self.dump.samples(self.max_samples, self.seed))
 
     def check_feed(self) -> None:

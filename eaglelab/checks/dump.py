@@ -9,6 +9,7 @@ from eaglelab.engines.conventions import convention_for, parse_engine
 from eaglelab.engines.training import final_norm
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation, NotGiven
+from eaglelab.opened import DUMP
 from eaglelab.wiring import FINAL, Boundary, Wiring, boundary_name
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ SAYS_MOST, SAYS_SOME = 0.5, 0.2
 text is a model's choice about half of the time."""
 STATES = {"final": "after the final norm", "N": "before the final norm"}
 MIND_TRAINER = "A trainer that goes by the format treats it wrongly: name yours under `[training]`."
-DUMP = "`[dump] path` names the folder of hidden states that the drafter was trained on"
 
 
 def health(inv: Investigation) -> Iterator[Finding]:

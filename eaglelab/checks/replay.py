@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from eaglelab.acceptance import FEW_SAMPLES, StepCounts, ratio_interval
 from eaglelab.findings import Finding, Status, few
 from eaglelab.investigation import Investigation, NotGiven
+from eaglelab.opened import DUMP
 from eaglelab.wiring import boundary_name
 
 if TYPE_CHECKING:
     from eaglelab.replay import Replay
 
-DUMP = "`[dump] path` names the folder of hidden states that the drafter was trained on"
 SPLITS = {
     None: "Whether the drafter was trained on these samples is not said (`[dump] split`).",
     "train": "The drafter was trained on these samples.",

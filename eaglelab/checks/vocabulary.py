@@ -284,7 +284,7 @@ def _fits(inv: Investigation, ids: Any) -> tuple[float, float, float, float] | N
         return None
     try:
         inv.check_feed()
-        own, other = inv.with_map(ids)
+        own, other = inv.own_replay, inv.with_map(ids)
     except (NotGiven, ValueError):  # no drafter that loads, no embedding rows: said elsewhere
         return None
     _, low, high = difference(own, other)

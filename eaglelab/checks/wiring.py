@@ -16,12 +16,12 @@ from eaglelab.engines.conventions import CannotFeed, Engine, parse_engine
 from eaglelab.engines.wiring_report import corrected_config, engine_wiring
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation, NotGiven
+from eaglelab.opened import DUMP
 from eaglelab.wiring import Boundary, Wiring, boundary_name, boundary_phrase
 
 if TYPE_CHECKING:
     from eaglelab.identify import Identification
 
-DUMP = "`[dump] path` names the folder of hidden states that the drafter was trained on"
 OTHER_ENGINES = ("sglang", "vllm")
 """Engines for which the ids are worked out beside the one that the case names, in their newest known version."""
 FAULTS = {

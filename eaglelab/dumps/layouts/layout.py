@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ DECIDING_KEYS = ("token_ids", "target_hiddens", "aux_hidden_states", "aux_hidden
 """Keys that one writer uses (`target`: two), in the order in which they decide."""
 
 
-class Layout:
+class Layout(ABC):
     """Base of all layouts of one file a sample. `fits` decides by keys, types and shapes alone and reads no values."""
 
     name: str
@@ -32,13 +33,13 @@ class Layout:
     last_state_kept: bool = True
     """Whether the last slot is the last state; False: all slots are aux slots."""
 
+    @abstractmethod
     def fits(self, data: Any) -> bool:
         """Whether what a file holds is of this layout. Never raises."""
-        raise NotImplementedError
 
+    @abstractmethod
     def sample(self, key: str, data: Mapping[str, Any], path: Path, root: Path) -> Sample:
         """The sample as the file holds it; lengths and widths are not compared yet. path: the file, for errors. Raises DumpError."""
-        raise NotImplementedError
 
     def implied(self, listing: Listing, probes: Sequence[Probe] = ()) -> tuple[Implied | None, list[str]]:
         """(what the layout and the metadata beside the samples say, what is wrong with the metadata or lacks in the layout).
