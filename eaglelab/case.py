@@ -58,6 +58,8 @@ class EngineSection:
     """The launch command line itself, also where the file names a file that holds it."""
     log: Path | None = None
     counters: Path | None = None
+    recordings: Path | None = None
+    """A folder of further recordings (`eaglelab live`): other wirings, steps or engines, to compare with."""
     url: str | None = None
     draft_config: Path | None = None
 

@@ -1,0 +1,1 @@
+"""A running SGLang or vLLM server, asked over HTTP."""
