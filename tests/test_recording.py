@@ -22,11 +22,17 @@ def written(path):
 def test_what_is_written_is_read(tmp_path):
     written(tmp_path / "r.jsonl").end()
     r = Recording.load(tmp_path / "r.jsonl")
-    assert r.session == SESSION and r.ended and r.cut_lines == 0
-    assert [q.index for q in r.requests] == [0, 2] and r.requests[0].accepted == (0, 2)
-    assert r.failures[0].index == 1 and r.scrapes[0].metrics == "a 1\n"
+    assert r.session == SESSION
+    assert r.ended
+    assert r.cut_lines == 0
+    assert [q.index for q in r.requests] == [0, 2]
+    assert r.requests[0].accepted == (0, 2)
+    assert r.failures[0].index == 1
+    assert r.scrapes[0].metrics == "a 1\n"
     assert r.counts == ServedCounts(4, 4, (2, 2, 0))  # 0 and 2, 0 and 2 accepted
-    assert r.counts.accept_length == 2.0 and r.counts.joint_rate(1) == 0.5 and r.counts.conditional(2) == 0.0
+    assert r.counts.accept_length == 2.0
+    assert r.counts.joint_rate(1) == 0.5
+    assert r.counts.conditional(2) == 0.0
 
 
 @pytest.mark.parametrize("cut", [1, 20, 60])
@@ -35,7 +41,9 @@ def test_a_line_cut_off_costs_itself_and_no_other(tmp_path, cut):
     written(path)
     path.write_bytes(path.read_bytes()[:-cut])
     r = Recording.load(path)
-    assert [q.index for q in r.requests][0] == 0 and r.cut_lines <= 1 and not r.ended
+    assert next(q.index for q in r.requests) == 0
+    assert r.cut_lines <= 1
+    assert not r.ended
     again = RecordingWriter(path, SESSION)  # and can be gone on with
     assert again.done == {q.index for q in r.requests}
     again.write(Request(1, (5,), (6,), histogram=(1,)))
@@ -57,7 +65,8 @@ def test_counts_that_are_none_are_not_read(tmp_path, bad):
     with path.open("a") as f:
         f.write(json.dumps({"kind": "request", "index": 3, "prompt_token_ids": [1], "accepted": bad}) + "\n")
     r = Recording.load(path)
-    assert r.cut_lines == 1 and 3 not in {q.index for q in r.requests}
+    assert r.cut_lines == 1
+    assert 3 not in {q.index for q in r.requests}
 
 
 def test_another_engine_does_not_go_on_with_it(tmp_path):
