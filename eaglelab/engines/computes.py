@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from eaglelab.drafter.config import DrafterConfig
+from eaglelab.engines.capabilities import support
 from eaglelab.engines.conventions import Engine
-from eaglelab.engines.lint import support
 from eaglelab.engines.loading import consequence
 
 
 def engine_flags(own: DrafterConfig, raw: Mapping[str, Any], engine: Engine) -> dict[str, bool]:
     """The fields of the replay's `Flags`, as the engine has them. own: the drafter's config; raw: the one that the engine reads.
 
-    Flags that nobody looked up count as honoured. Sources: the convention table's `flags`; vLLM takes a missing norm_before_residual of a
+    Flags that nobody looked up count as honoured. Sources: the capability table; vLLM takes a missing norm_before_residual of a
     speculators config as true (0.32.0, transformers_utils/configs/speculators/algos.py:32-38). Raises DrafterConfigError for `raw`.
     """
     served = DrafterConfig.from_dict(raw)

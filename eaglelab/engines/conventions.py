@@ -48,7 +48,7 @@ USUAL_DEFAULT = ("2", "N//2", "N-3")
 
 @lru_cache(maxsize=1)
 def table() -> dict[str, Any]:
-    """`conventions.toml` as it stands: `families`, `rows`, `flags`, `drafters`."""
+    """`conventions.toml` as it stands: `families`, `rows`."""
     return tomllib.loads(Path(__file__).with_name("conventions.toml").read_text(encoding="utf-8"))
 
 

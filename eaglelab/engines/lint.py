@@ -9,11 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from packaging.version import Version
-
 from eaglelab.drafter.config import FAMILIES, IDS_KEY, DrafterConfig, first_architecture
+from eaglelab.engines.capabilities import holds, support, table
 from eaglelab.engines.config_ids import config_ids, ignored_ids, read_keys
-from eaglelab.engines.conventions import Convention, ConventionError, Engine, check_ids, convention_for, parse_engine, table
+from eaglelab.engines.conventions import Convention, ConventionError, Engine, check_ids, convention_for, parse_engine
 from eaglelab.engines.launch import Launch
 from eaglelab.engines.target_config import TargetShape, target_shape
 from eaglelab.engines.training import Framework, framework_of, training_findings
@@ -114,7 +113,7 @@ def _launch(s: _Subject) -> Iterator[Finding]:
 
 def _architecture(s: _Subject) -> Iterator[Finding]:
     name, known = first_architecture(s.config), table()["drafters"].get(s.engine.name, {})
-    loads = _holds(s.engine, known[name]) if name in known else False
+    loads = holds(s.engine, known[name]) if name in known else False
     if loads or (s.engine.name == "vllm" and "speculators_model_type" in s.config):
         return
     yield Finding(
@@ -261,21 +260,6 @@ def _ids_by_runner(s: _Subject) -> Iterator[Finding]:
 
 def _support(s: _Subject, flag: str) -> tuple[str | None, dict[str, str]]:
     return support(s.engine, s.drafter.layer_type, flag)
-
-
-def support(engine: Engine, layer_type: str, flag: str) -> tuple[str | None, dict[str, str]]:
-    """(`honoured`, `ignored`, `unknown` between two versions read or None where nothing is known, the table's row)."""
-    for row in table()["flags"]:
-        if row["family"] == engine.name and row["flag"] == flag and row["drafter"] in (layer_type, "*"):
-            return {True: row["support"], False: "ignored", None: "unknown"}[_holds(engine, row)], row
-    return None, {}
-
-
-def _holds(engine: Engine, row: Mapping[str, str]) -> bool | None:
-    """Whether a row of the table holds for this version. None: the version lies between two that were read."""
-    if engine.version is None or "since" not in row or Version(engine.version) >= Version(row["since"]):
-        return True
-    return None if Version(engine.version) > Version(row["after"]) else False
 
 
 CHECKS = (_launch, _architecture, _flags, _missing_residual, _norm_output, _ids_elsewhere, _ids_by_runner)
