@@ -13,6 +13,12 @@ from eaglelab.engines.conventions import Engine
 class ServerError(ValueError):
     """A server that cannot be reached, does not answer, or answers something else than expected; the message says what to do."""
 
+    def __init__(self, text: str, *, status: int | None = None, transient: bool = False, wait: float | None = None) -> None:
+        """status: of the HTTP answer, None where there was none. transient: the same request may well be answered a little later, after
+        `wait` seconds where the server says so."""
+        super().__init__(text)
+        self.status, self.transient, self.wait = status, transient, wait
+
 
 @dataclass(frozen=True)
 class Generated:
@@ -36,6 +42,15 @@ class Server(ABC):
 
     url: str
     engine: Engine
+
+    @abstractmethod
+    def settings(self, info: dict[str, Any], metrics: str | None) -> dict[str, Any]:
+        """Fields of a recording's `Session` that the server tells: command, dtype, num_steps, eagle_topk, num_draft_tokens,
+        draft_config. info: what `info` gave; metrics: Prometheus text."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Cut off what is being asked: waiting calls raise ServerError."""
 
     @abstractmethod
     def info(self) -> dict[str, Any]:
