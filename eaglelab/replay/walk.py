@@ -2,10 +2,14 @@
 
 After prefill the engine holds the answer's first token. It drafts K tokens from the last prompt row, verifies, keeps the n that are
 right plus the target's own next token, and goes on n + 1 rows later. Teacher-forced outcomes are enough, since everything before the
-first wrong step is the true text. The last step of an answer is left out: an engine cuts it at the end of the text.
+first wrong step is the true text. A mean over the walk leaves out the steps whose draft reaches past the end of an answer; for a
+comparison with one engine's run step by step, `walk_to_end` goes on as far as the text decides.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
@@ -25,8 +29,38 @@ def walk_sample(rows: np.ndarray, counted: np.ndarray, right: np.ndarray, loss_m
     for first, end in spans(loss_mask):
         t = first - 1  # the last prompt row: its state goes with the answer's first token
         while t + 1 + len(right) < end and t in place and complete[place[t]]:  # the last drafted token is still the text
-            wrong = ~right[:, place[t]]
-            n = int(wrong.argmax()) if wrong.any() else len(wrong)
+            n = leading(right[:, place[t]])
             accepted.append(n)
             t += n + 1
     return tuple(accepted)
+
+
+@dataclass(frozen=True)
+class AnswerWalk:
+    """The verify steps of one answer, as far as its text decides them."""
+
+    accepted: tuple[int, ...]
+    """Accepted tokens of each verify step, in order."""
+    whole: int
+    """Of these, the first ones: steps whose whole draft lies inside the text, so that any outcome could have been seen."""
+    cut: bool
+    """One more step reaches the end of the text with every token right so far: how much of it the engine counts, the text cannot say."""
+
+
+def walk_to_end(accepted_at: Callable[[int, int], int], first: int, end: int, steps: int) -> AnswerWalk:
+    """Walk through the answer x[first:end]. accepted_at(t, known): how many of the `known` tokens x[t+2], x[t+3], … the draft from row t has
+    right before its first wrong one, where no more than `known` (at most `steps`) of them are text."""
+    t, accepted, whole = first - 1, [], 0
+    while (known := min(steps, end - t - 2)) > 0:
+        n = accepted_at(t, known)
+        if n == known < steps:
+            return AnswerWalk(tuple(accepted), whole, cut=True)
+        accepted.append(n)
+        whole += known == steps
+        t += n + 1
+    return AnswerWalk(tuple(accepted), whole, cut=False)
+
+
+def leading(right: np.ndarray) -> int:
+    """How many entries of a bool array are True before the first False."""
+    return int((~right).argmax()) if not right.all() else len(right)
