@@ -107,11 +107,10 @@ def test_every_length_of_answer_is_predicted_to_its_end(ran):
         for told in (("accepted",), ("histogram",), ("verify_steps",)):
             recording = recorded(sample, accepted, answer, told=told)
             found = predict(recording, drafter, from_dump(recording, [sample]), tiny_embedding(), FEED)
-            assert found.equal is (None if answer == 1 else True), (answer, told)
-            if found.requests:
-                walk = found.requests[0].walk
-                assert walk.accepted == tuple(accepted[: len(walk.accepted)])
-                cut += walk.cut
+            assert found.equal is True, (answer, told)
+            walk = found.requests[0].walk
+            assert walk.accepted == tuple(accepted[: len(walk.accepted)])
+            cut += walk.cut
     assert cut > 20
 
 
@@ -133,9 +132,6 @@ def test_another_count_in_any_step_is_seen(ran):
         found = told(accepted=tuple(other))
         assert (found.equal, found.requests[0].differing, found.differing) == (False, (i,), 1)
         assert (
-            told(histogram=tuple(other.count(j) for j in range(4))).equal is walk.cut * (sorted(other) == sorted(request.accepted)) or True
-        )
-    for i in range(4):  # one more entry than the walk and its cut step leave room for
         more = [request.histogram[j] if j < len(request.histogram) else 0 for j in range(4)]
         more[i] += 1
         assert told(histogram=tuple(more)).equal is False
