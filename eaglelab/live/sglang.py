@@ -61,7 +61,7 @@ class SGLangServer(Server):
     def settings(self, info: dict[str, Any], metrics: str | None) -> dict[str, Any]:
         command, dtype, path = (info.get(k) for k in ("launch_command", "dtype", "speculative_draft_model_path"))
         return {
-            "command": command if isinstance(command, str) else None,
+            "command": _with_program(command) if isinstance(command, str) else None,
             "dtype": dtype if isinstance(dtype, str) and dtype != "auto" else None,
             "num_steps": count_of(info.get("speculative_num_steps")),
             "eagle_topk": count_of(info.get("speculative_eagle_topk")),
@@ -71,6 +71,11 @@ class SGLangServer(Server):
 
     def close(self) -> None:
         self._http.close()
+
+
+def _with_program(command: str) -> str:
+    """0.5.23 tells the arguments alone."""
+    return f"python -m sglang.launch_server {command}" if command.startswith("-") else command
 
 
 def spec_counts(meta: dict[str, Any]) -> tuple[tuple[int, ...] | None, int | None]:

@@ -1,0 +1,172 @@
+"""Prompts to a server, answers into a recording, each on disk as it comes.
+
+What stops a run (a dead server, Ctrl-C, a kill) loses nothing that was answered: the same call goes on where the file ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from eaglelab.live.prompts import Prompt
+from eaglelab.live.server import Generated, Server, ServerError
+from eaglelab.progress import progress
+from eaglelab.served.recording import Failure, Recording, RecordingError, RecordingWriter, Request, Scrape, Session
+
+NEW_TOKENS = 256
+"""Tokens asked for where a prompt comes with no answer."""
+STOP_AFTER = 5
+"""Requests that fail one after the other until the run stops."""
+CONCURRENCY = 4
+
+
+@dataclass(frozen=True)
+class Recorded:
+    recording: Recording
+    asked: int
+    """Requests that this call sent; 0: the file held them all."""
+    stopped: str | None = None
+    """Why the run stopped before its end."""
+
+
+def record(
+    server: Server,
+    prompts: Sequence[Prompt],
+    out: Path,
+    *,
+    max_new_tokens: int | None = None,
+    concurrency: int = CONCURRENCY,
+    stop_after: int = STOP_AFTER,
+    notes: Sequence[str] = (),
+    say: Callable[[str], None] = lambda text: None,
+) -> Recorded:
+    """Send every prompt that `out` holds no answer of yet, and read the whole recording back.
+
+    max_new_tokens: bound on the tokens of an answer, which is else as long as the prompt's own (256 without one).
+    Raises ServerError where the server cannot be asked about itself, RecordingError where `out` holds something else than these prompts to
+    this server with these settings.
+    """
+    info, before = server.info(), server.metrics()
+    session = Session(
+        engine=str(server.engine),
+        url=server.url,
+        max_new_tokens=max_new_tokens,
+        started=now(),
+        server_info=info | ({"internal_states": states} if (states := _live_states(info)) else {}),
+        notes=tuple(notes),
+        **server.settings(info, before),
+    )
+    check_same_run(out, session, prompts)
+    writer = RecordingWriter(out, session)
+    todo = [p for p in prompts if p.index not in writer.done]
+    if writer.done:
+        say(f"{out} holds {len(writer.done)} answers already; {len(todo)} are left to ask for")
+    if not todo:
+        return Recorded(Recording.load(out), 0)
+    writer.write(scrape("before", info, before))
+    stopped = _ask(server, todo, writer, max_new_tokens, concurrency, stop_after)
+    with suppress(ServerError):  # a server that has died tells nothing more
+        writer.write(scrape("after", server.info(), server.metrics()))
+    if stopped is None:
+        writer.end()
+    return Recorded(Recording.load(out), len(todo), stopped)
+
+
+def _ask(
+    server: Server, todo: Sequence[Prompt], writer: RecordingWriter, bound: int | None, concurrency: int, stop_after: int
+) -> str | None:
+    """Why it stopped early, None at the end."""
+    waiting, running, failed, stopped = deque(todo), {}, 0, None
+    bar = iter(progress(range(len(todo)), "requests"))
+    with ThreadPoolExecutor(concurrency) as pool:
+        try:
+            while (waiting and stopped is None) or running:
+                while waiting and stopped is None and len(running) < concurrency:
+                    prompt = waiting.popleft()
+                    running[pool.submit(_timed, server, prompt, new_tokens(prompt, bound))] = prompt
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    error = _keep(future, running[future], writer)
+                    del running[future]
+                    next(bar, None)
+                    failed = 0 if error is None else failed + 1
+                    if failed >= stop_after and stopped is None:
+                        stopped = f"{failed} requests in a row got no answer, the last one: {error}"
+        except KeyboardInterrupt:
+            stopped = "interrupted"
+            server.close()
+            for future in wait(running).done:
+                if future.exception() is None:  # had come in at that moment
+                    _keep(future, running[future], writer)
+    return stopped
+
+
+def _timed(server: Server, prompt: Prompt, tokens: int) -> tuple[Generated, float]:
+    start = time.perf_counter()
+    return server.generate(prompt.token_ids, tokens), time.perf_counter() - start
+
+
+def _keep(future: Future, prompt: Prompt, writer: RecordingWriter) -> ServerError | None:
+    try:
+        answer, seconds = future.result()
+    except ServerError as error:
+        writer.write(Failure(prompt.index, str(error), now()))
+        return error
+    writer.write(
+        Request(
+            index=prompt.index,
+            prompt_token_ids=prompt.token_ids,
+            token_ids=answer.token_ids,
+            text=answer.text,
+            sample=prompt.sample,
+            accepted=answer.accepted,
+            histogram=answer.histogram,
+            verify_steps=answer.verify_steps,
+            finish_reason=answer.finish_reason,
+            seconds=seconds,
+            meta_info=answer.meta_info,
+        )
+    )
+    return None
+
+
+def new_tokens(prompt: Prompt, bound: int | None) -> int:
+    """Tokens to ask for: as many as the prompt's own answer has, or NEW_TOKENS, within the bound."""
+    wanted = len(prompt.answer) if prompt.answer else NEW_TOKENS if bound is None else bound
+    return max(1, wanted if bound is None else min(wanted, bound))
+
+
+def check_same_run(out: Path, session: Session, prompts: Sequence[Prompt]) -> None:
+    """Raise RecordingError where `out` is there and is not of these prompts with these settings."""
+    if not out.exists() or not out.stat().st_size:
+        return
+    before = Recording.load(out)
+    for name in ("engine", "num_steps", "eagle_topk", "num_draft_tokens", "max_new_tokens", "draft_config"):
+        old, new = getattr(before.session, name), getattr(session, name)
+        if old != new and (name in ("engine", "max_new_tokens") or None not in (old, new)):
+            shown = "another" if name == "draft_config" else f"{old}, now {new}"
+            raise RecordingError(f"{out} was recorded with {name} {shown}: give another file, `--out FILE`")
+    tokens = {p.index: p.token_ids for p in prompts}
+    for request in before.requests:
+        if tokens.get(request.index) != request.prompt_token_ids:
+            raise RecordingError(f"{out} holds other prompts (request {request.index}): give another file, `--out FILE`")
+
+
+def scrape(when: str, info: dict, metrics: str | None) -> Scrape:
+    """Counters at this moment. Of the server's info only what changes is kept: SGLang's internal states."""
+    return Scrape(when, now(), metrics, {"internal_states": states} if (states := _live_states(info)) else None)
+
+
+def _live_states(info: dict) -> list[dict]:
+    """SGLang's internal states without the server's arguments, which newer versions repeat in each."""
+    states = info.get("internal_states")
+    return [{k: v for k, v in s.items() if k not in info} for s in states if isinstance(s, dict)] if isinstance(states, list) else []
+
+
+def now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="milliseconds")
