@@ -95,7 +95,7 @@ class SglangResponses:
             raise DumpError(f"{where}: has no meta_info.hidden_states. Send the request with return_hidden_states: true.", "not a sample")
         prompt, said = (_ids(response, what, where, notes) for what in ("input_ids", "output_ids"))
         _check_meta(meta, prompt, said, where)
-        states = _rows(meta["hidden_states"], where, notes)  # [T, D]
+        states = state_rows(meta["hidden_states"], where, notes)  # [T, D]
         ids = torch.cat([prompt, said])[: max(0, len(prompt) + len(said) - 1)]
         if len(states) != len(ids):
             raise DumpError(
@@ -196,7 +196,7 @@ def _check_meta(meta: Mapping[str, Any], prompt: Tensor, said: Tensor, where: st
             raise DumpError(text, "other tokens")
 
 
-def _rows(value: Any, where: str, notes: list[str]) -> Tensor:
+def state_rows(value: Any, where: str, notes: list[str]) -> Tensor:
     """[T, D] float32 from lists of rows and rows, in order; a null is a NaN. Raises DumpError where rows differ in width."""
     rows: list[Any] = []
     _gather(value, rows, where)
