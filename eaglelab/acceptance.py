@@ -122,15 +122,37 @@ def ratio(part: float, whole: float) -> float | None:
 def ratio_interval(parts: Sequence[float], wholes: Sequence[float]) -> tuple[float, float]:
     """95 % interval of sum(parts) / sum(wholes), each sample one observation: linearised ratio, Student's t for the few samples there are.
 
-    (0, inf) for fewer than two samples. The quantile is Abramowitz & Stegun 26.7.5, good to 0.05 from four samples on.
+    (0, inf) for fewer than two samples.
     """
-    n, whole = len(parts), sum(wholes)
-    if n < 2 or whole == 0:
+    if len(parts) < 2 or sum(wholes) == 0:
         return 0.0, math.inf
-    rate, df = sum(parts) / whole, n - 1
+    rate, off = _residuals(parts, wholes)
+    return max(0.0, rate - _spread(off)), rate + _spread(off)
+
+
+def ratios_apart(one: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
+    """The difference of two ratios of sums and its 95 % interval. one, other: (part, whole) of the same samples, in the same order: what
+    makes one sample easier than the next falls out of the difference. (difference, -inf, inf) for fewer than two samples."""
+    (a, off_a), (b, off_b) = (_residuals(*zip(*side, strict=True)) for side in (one, other))
+    if len(off_a) < 2:
+        return a - b, -math.inf, math.inf
+    spread = _spread([x - y for x, y in zip(off_a, off_b, strict=True)])
+    return a - b, a - b - spread, a - b + spread
+
+
+def _residuals(parts: Sequence[float], wholes: Sequence[float]) -> tuple[float, list[float]]:
+    """The ratio of the sums, and how each sample pulls on it."""
+    whole = sum(wholes)
+    rate = sum(parts) / whole
+    return rate, [(p - rate * w) / whole for p, w in zip(parts, wholes, strict=True)]
+
+
+def _spread(pulls: Sequence[float]) -> float:
+    """Half the 95 % interval of a sum of n residuals. The quantile of Student's t is Abramowitz & Stegun 26.7.5, good to 0.05 from four
+    samples on."""
+    n, df = len(pulls), len(pulls) - 1
     t = Z95 + (Z95**3 + Z95) / (4 * df) + (5 * Z95**5 + 16 * Z95**3 + 3 * Z95) / (96 * df**2)
-    spread = math.sqrt(sum((p - rate * w) ** 2 for p, w in zip(parts, wholes, strict=True)) * n / df) / whole
-    return max(0.0, rate - t * spread), rate + t * spread
+    return t * math.sqrt(sum(x**2 for x in pulls) * n / df)
 
 
 # Definitions of others, turned into accept length (tokens per verify pass, bonus included). Sources: reference in each docstring.

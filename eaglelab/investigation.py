@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # torch, pandas and transformers load with the parts that nee
     from eaglelab.engines.training import Framework
     from eaglelab.replay import Judge, Ranking, Replay, Variant
     from eaglelab.replay.last_state import LastState
+    from eaglelab.served_case import ServedCase
     from eaglelab.target import FinalNorm
 
 
@@ -52,6 +53,13 @@ class Feeds:
 
 class Investigation(OpenedCase):
     """One case, opened and measured."""
+
+    @cached_property
+    def served(self) -> ServedCase:
+        """The server's side: what was counted, and what the replay predicts for it."""
+        from eaglelab.served_case import ServedCase
+
+        return ServedCase(self)
 
     @cached_property
     def judge(self) -> Judge:
@@ -189,11 +197,11 @@ class Investigation(OpenedCase):
         base = Variant(aux, label="the dump's feed")
         if self.served_wiring is None:
             return Feeds(base, None, "the engine's wiring is not known")
-        feed, why = self._sources_of(self.served_wiring.wiring)
+        feed, why = self.sources_of(self.served_wiring.wiring)
         return Feeds(base, None if feed is None else Variant(feed, label="the engine's feed"), why)
 
-    def _sources_of(self, wiring: Wiring) -> tuple[tuple | None, str]:
-        """Slots (or the embedding) that hold what the engine feeds, and on what ground that is said."""
+    def sources_of(self, wiring: Wiring) -> tuple[tuple | None, str]:
+        """Slots (or the embedding) that hold what an engine feeds, None where the dump lacks some; and why, or on what ground that is said."""
         places = self.drafter_config.num_slots
         if len(wiring) != places:
             return None, f"it feeds {len(wiring)} slots and the drafter's fc takes {places}"

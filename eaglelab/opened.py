@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # torch, pandas and transformers load with the parts that nee
     from eaglelab.fingerprint import Fingerprint
     from eaglelab.identify import Identification
     from eaglelab.replay import TargetHead
+    from eaglelab.served import Recording
 
 IDENTIFY_SAMPLES = 8
 """Samples compared with the target, spread over those read: identity is a matter of values, not of many samples."""
@@ -137,12 +138,24 @@ class OpenedCase:
         path = self.case.drafter.path
         return audit_folder(path, self.drafter_config) if path is not None else None
 
+    @cached_property
+    def recording(self) -> Recording | None:
+        """`[engine] counters`, where that is a recording of `eaglelab live`. Raises RecordingError where it begins as one and holds none."""
+        from eaglelab.served import Recording
+
+        path = self.case.engine.counters
+        return Recording.load(path) if path is not None and path.is_file() and is_recording(path) else None
+
     @property
     def steps(self) -> int:
-        """Drafted steps: as asked, else the launch line's, else the default."""
+        """Drafted steps: as asked, else the launch line's, else the recording's, else the default."""
         if self._steps is not None:
             return self._steps
-        return (self.launch.num_steps if self.launch else None) or STEPS
+        try:
+            recorded = self.recording.session.num_steps if self.recording else None
+        except ValueError:  # `served.acceptance` says why
+            recorded = None
+        return (self.launch.num_steps if self.launch else None) or recorded or STEPS
 
     @cached_property
     def claimed(self) -> Wiring | None:
@@ -170,6 +183,9 @@ class OpenedCase:
                 "given": "given" if case.engine.launch else "not given",
                 "for": "steps, and flags at odds with the drafter",
             },
+            {"part": "server's log", "given": path(case.engine.log), "for": "accept length over time, graphs, flags: notebook 05"},
+            {"part": "server's counters", "given": path(case.engine.counters), "for": "what was reached, exactly, beside the replay's prediction"},
+            {"part": "recordings", "given": path(case.engine.recordings), "for": "other wirings and engines, predicted and served"},
             {"part": "training", "given": case.training.framework or "not given", "for": "flags that the trainer forced"},
             {"part": "training log", "given": path(case.training.metrics), "for": "the trainer's numbers, counted again in the replay"},
             {"part": "claims", "given": f"{len(case.claims)}", "for": "what people say of slots and ids"},
@@ -437,6 +453,12 @@ class EmbeddingSource:
 def weight_bytes(folder) -> int:
     """Bytes of the weight files in a checkpoint folder."""
     return sum(p.stat().st_size for p in folder.iterdir() if p.suffix in (".safetensors", ".bin"))
+
+
+def is_recording(path: Path) -> bool:
+    """Whether a file begins as a recording does."""
+    with path.open("rb") as file:
+        return file.read(64).lstrip().startswith(b'{"kind": "session"')
 
 
 def relative_to_case(case: Case, path) -> str:

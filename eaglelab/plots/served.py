@@ -1,0 +1,114 @@
+"""Figures of what a server reached: acceptance by step and accept length beside the replay's prediction, and over the log. Data in, Axes out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from eaglelab.plots.style import CLAIM, EVIDENCE, MARKERS, OTHER, TEXT, VERIFY, axes, finish, percents
+
+CLOSE = 0.02
+"""Accept lengths this far apart, relative to the predicted, are called equal: what bf16 and the cut last step leave."""
+
+
+def joint_by_step(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Joint acceptance by step, served (filled) and predicted (open, dashed), for each recording that tells it.
+
+    table: recording, right (bool: fed what the drafter was trained on), step, served, predicted (fractions, NaN: not known). Raises
+    ValueError without a row.
+    """
+    table = _some(table, "no recording tells acceptance by step")
+    ax = axes(ax, 7.2, 4.2)
+    for i, (name, rows) in enumerate(table.groupby("recording", sort=False)):
+        color, marker = EVIDENCE if rows["right"].iloc[0] else CLAIM, MARKERS[i % len(MARKERS)]
+        ax.plot(rows["step"], rows["predicted"], "--", marker=marker, color=color, fillstyle="none", markersize=12, linewidth=1)
+        ax.plot(rows["step"], rows["served"], "-", marker=marker, color=color, markersize=5, label=name)
+    ax.plot([], [], "--o", color=OTHER, fillstyle="none", markersize=10, label="open: predicted by the replay")
+    ax.set_xticks(sorted(table["step"].unique()))
+    ax.set_ylim(0, max(0.1, 1.15 * np.nanmax(table[["served", "predicted"]].to_numpy(float))))
+    percents(ax.yaxis)
+    ax.margins(x=0.1)
+    ax.legend(loc="upper right", fontsize=9)
+    gap = (table["served"] - table["predicted"]).astype(float).abs()
+    if gap.isna().all():
+        title = "Joint acceptance as the server counted it"
+    else:
+        worst = table.loc[gap.idxmax()]
+        title = (
+            f"Served and predicted acceptance are the same at every step, within {gap.max():.1%}"
+            if gap.max() < CLOSE
+            else f"{worst['recording']} was served {worst['served']:.1%} at step {worst['step']}, predicted {worst['predicted']:.1%}"
+        )
+    return finish(ax, title, "drafted step", "joint acceptance")
+
+
+def predicted_and_served(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Accept length of each recording: predicted (open ring) and served (filled, bar: its 95 % interval by request) on one line.
+
+    table: recording, right, served, low, high, predicted (tokens per verify pass, bonus included; NaN: not known). Raises ValueError
+    without a row.
+    """
+    table = _some(table, "no recording tells an accept length")
+    ax = axes(ax, 7.2, 1.7 + 0.45 * len(table))
+    y = np.arange(len(table))[::-1]
+    for place, row in zip(y, table.itertuples(), strict=True):
+        color = EVIDENCE if row.right else CLAIM
+        ax.plot([row.predicted, row.served], [place, place], color=color, linewidth=1.2)
+        if np.isfinite([row.low, row.high]).all():
+            ax.plot([row.low, row.high], [place, place], color=color, linewidth=6, alpha=0.25, solid_capstyle="butt")
+        ax.plot(row.predicted, place, "o", color=color, fillstyle="none", markersize=13)
+        ax.plot(row.served, place, "o" if row.right else "s", color=color, markersize=6)
+        said = f"{row.served:.2f}" + (f", predicted {row.predicted:.2f}" if row.predicted == row.predicted else ", not predicted")
+        end = np.nanmax([row.served, row.predicted, row.high if np.isfinite(row.high) else np.nan])
+        ax.annotate(said, (end, place), (12, 0), textcoords="offset points", va="center", color=TEXT, fontsize=9)
+    ax.set_yticks(y, table["recording"])
+    drawn = table[["served", "predicted", "high"]].replace([np.inf, -np.inf], np.nan).to_numpy(float)
+    ax.set_xlim(0.98, 1 + 1.45 * max(0.2, np.nanmax(drawn) - 1))
+    ax.set_ylim(-0.7, len(table) - 0.3)
+    ax.grid(axis="y", visible=False)
+    return finish(ax, _length_title(table), "accept length, tokens per verify pass\nring: predicted; filled: served; bar: 95 % by request", "")
+
+
+def _length_title(table: pd.DataFrame) -> str:
+    told = table.dropna(subset=["served", "predicted"])
+    if told.empty:
+        return "Accept lengths as served; none could be predicted"
+    apart = (told["served"] / told["predicted"] - 1).abs()
+    if apart.max() <= CLOSE:
+        within = (told["served"] - told["predicted"]).abs().max()
+        all_of = "The recording was" if len(told) == 1 else f"All {len(told)} recordings were"
+        return f"{all_of} served as predicted, within {within:.2f} of accept length"
+    row = told.loc[apart.idxmax()]
+    return f"{row['recording']} reached {row['served']:.2f} where {row['predicted']:.2f} was predicted"
+
+
+def accept_length_over_log(lines: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Accept length line by line of a server's log; restarts are dotted lines, lines with graphs off are crosses.
+
+    lines: at (seconds, or the number of the line), accept_length, graph (True, False or None), start (int: which start of the server),
+    and the name of the unit of `at` in `lines.attrs["unit"]`. Raises ValueError without a row.
+    """
+    lines = _some(lines, "no line of the log tells an accept length")
+    ax = axes(ax)
+    off = lines["graph"].eq(False).to_numpy(bool)
+    ax.plot(lines["at"], lines["accept_length"], color=OTHER, linewidth=0.6, alpha=0.6)
+    for chosen, marker, color, name in ((~off, "o", VERIFY, "graph on, or not told"), (off, "x", CLAIM, "graph off")):
+        if chosen.any():
+            ax.scatter(lines["at"][chosen], lines["accept_length"][chosen], s=26, marker=marker, color=color, label=name, zorder=3)
+    for first in lines.groupby("start")["at"].min().iloc[1:]:
+        ax.axvline(first, color=TEXT, linewidth=1, linestyle=":")
+    top = float(lines["accept_length"].max())
+    ax.set_ylim(0.95, 1 + 1.25 * max(0.2, top - 1))
+    ax.legend(loc="upper right", fontsize=9)
+    low, high = float(lines["accept_length"].min()), top
+    title = f"The log's accept length lies between {low:.2f} and {high:.2f}" if high > low else f"The log's accept length is {low:.2f} throughout"
+    starts = lines["start"].nunique()
+    title += f", over {starts} starts of the server" if starts > 1 else ""
+    return finish(ax, title, lines.attrs.get("unit", "line of the log"), "accept length,\ntokens per verify pass")
+
+
+def _some(table: pd.DataFrame, else_: str) -> pd.DataFrame:
+    if table.empty:
+        raise ValueError(else_)
+    return table
