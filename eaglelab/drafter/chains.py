@@ -59,6 +59,10 @@ class Packed:
         """The rows `by` places later, held at the sample's last row where there is no such row."""
         return torch.minimum(rows + by, self.last_row[rows])
 
+    def shifted(self, rows: Tensor, by: int) -> Tensor:
+        """`ahead`, or for a negative `by` the rows before, held at the first of all."""
+        return self.ahead(rows, by) if by >= 0 else (rows + by).clamp(min=0)
+
 
 def draft_chains(
     drafter: Drafter,
@@ -78,27 +82,11 @@ def draft_chains(
     than the config's. A chain that runs past its sample's end goes on with the last token; its steps must not be counted.
     """
     flags = flags or Flags.of(drafter.config)
-    all_rows = torch.arange(len(packed.token_ids), device=fused.device)
-
-    def token_embeds(which: Tensor, step: int) -> Tensor:
-        by = 1 + step + token_shift
-        source = packed.ahead(which, by) if by >= 0 else (which + by).clamp(min=0)
-        return embed(packed.token_ids[source]).to(fused.dtype)
-
-    hidden, embeds = fused, token_embeds(all_rows, 0)  # [M, H]
-    rotary = drafter.rotary(packed.positions, fused)
-    caches = []
-    for layer in drafter.stack:  # all rows: a further layer's keys are made of this one's output
-        x, residual = layer.enter(embeds, hidden, flags)  # [M, 2H], [M, H]; [M, H] twice in further layers
-        keys, values = layer.self_attn.keys_values(x, rotary, flags)  # [M, kv_heads, D]
-        queried = rows if layer is drafter.stack[-1] else all_rows
-        caches.append(_Cache(packed, rows, keys, values, layer.self_attn.scale))
-        queries = layer.self_attn.queries(x[queried], (rotary[0][queried], rotary[1][queried]), flags)
-        hidden, embeds = layer.leave(caches[-1].attend(queries, queried), residual[queried], flags), None
-    output = drafter.speak(hidden, flags)  # [R, H]
+    output, caches = first_step(drafter, packed, fused, embed, rows, flags=flags, token_shift=token_shift)
     yield output
     for step in range(1, steps):
-        hidden, embeds = output.carried, token_embeds(rows, step)  # [R, H]
+        hidden = output.carried  # [R, H]
+        embeds = embed(packed.token_ids[packed.shifted(rows, 1 + step + token_shift)]).to(fused.dtype)  # [R, H]
         rotary = drafter.rotary(packed.positions[rows] + step, fused)
         for layer, cache in zip(drafter.stack, caches, strict=True):
             x, residual = layer.enter(embeds, hidden, flags)
@@ -109,7 +97,25 @@ def draft_chains(
         yield output
 
 
-class _Cache:
+def first_step(
+    drafter: Drafter, packed: Packed, fused: Tensor, embed: Embed, rows: Tensor, *, flags: Flags, token_shift: int = 0
+) -> tuple[StepOutput, list[Cache]]:
+    """Step 0 of the drafts from `rows` [R], and each layer's keys and values of all rows of the true text. Arguments: `draft_chains`."""
+    all_rows = torch.arange(len(packed.token_ids), device=fused.device)
+    hidden, embeds = fused, embed(packed.token_ids[packed.shifted(all_rows, 1 + token_shift)]).to(fused.dtype)  # [M, H]
+    rotary = drafter.rotary(packed.positions, fused)
+    caches = []
+    for layer in drafter.stack:  # all rows: a further layer's keys are made of this one's output
+        x, residual = layer.enter(embeds, hidden, flags)  # [M, 2H], [M, H]; [M, H] twice in further layers
+        keys, values = layer.self_attn.keys_values(x, rotary, flags)  # [M, kv_heads, D]
+        queried = rows if layer is drafter.stack[-1] else all_rows
+        caches.append(Cache(packed, rows, keys, values, layer.self_attn.scale))
+        queries = layer.self_attn.queries(x[queried], (rotary[0][queried], rotary[1][queried]), flags)
+        hidden, embeds = layer.leave(caches[-1].attend(queries, queried), residual[queried], flags), None
+    return drafter.speak(hidden, flags), caches  # [R, H]
+
+
+class Cache:
     """One layer's keys and values: of all rows of the true text, and of the steps that each chain has drafted."""
 
     def __init__(self, packed: Packed, rows: Tensor, keys: Tensor, values: Tensor, scale: float) -> None:

@@ -177,7 +177,7 @@ def replay(
     scores = _Probabilities(drafter, list(samples), judge) if probabilities else None
     bar = progress(range(len(groups) * len(variants)), "replay")
     for group in groups:
-        batch = _Batch(drafter, group, target_table, device, dtype)
+        batch = FusedBatch(drafter, group, target_table, device, dtype)
         plan = _Plan(group, judge.answers(group), batch.packed, steps)
         if scores is not None:
             scores.start(group, plan)
@@ -294,7 +294,7 @@ def draft_to_target(drafter: Drafter, variant: Variant) -> Tensor:
     return drafter.target_ids.cpu() + {"d2t": 0, "up": 1, "down": -1}[variant.vocabulary]
 
 
-class _Batch:
+class FusedBatch:
     """Packed states of a few samples, and each slot's product with each place of fc, computed once and shared by all variants."""
 
     def __init__(self, drafter: Drafter, samples: list[Sample], table: EmbeddingRows, device: torch.device, dtype: torch.dtype) -> None:
