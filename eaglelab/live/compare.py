@@ -27,7 +27,7 @@ TAIL = 2
 ROUNDING, OTHER = 0.02, 0.1
 """Differences per compared token. Below the first, near-ties can explain them: greedy text in bf16 parts from that in float32 once in some
 hundred tokens. Above the second they cannot."""
-MOSTLY_FIRST = 0.5
+HALF, MOST = 0.5, 0.8
 NEAR_TIE = 0.25
 """Gap of two logits that rounding to bf16 may close: its spacing is 0.06 to 0.12 for logits of 16 to 32, and the states are rounded too."""
 
@@ -56,7 +56,7 @@ class TextComparison:
 
     @property
     def diagnosis(self) -> tuple[str, str]:
-        """(`identical`, `near-ties`, `other text`, `cannot tell` or `not compared`, what that means)."""
+        """(`identical`, `near-ties`, `other target`, `other text`, `cannot tell` or `not compared`; what that means)."""
         rows, n = self.table, len(self.table)
         if not n:
             return "not compared", "no request has both an expected answer and served token ids"
@@ -67,19 +67,19 @@ class TextComparison:
         first, places = int((differ["position"] == 0).sum()), sorted(differ["position"])
         said += f"; the others differ first at token {places[len(places) // 2]} (median), once in {1 / self.rate:.0f} compared tokens"
         gaps = differ["gap"].dropna()
-        ties = int((gaps.abs() < NEAR_TIE).sum())
-        if len(gaps):
-            said += f"; at {ties} of {len(gaps)} of these places the target itself has the two tokens within {NEAR_TIE} (logits)"
-        if first >= MOSTLY_FIRST * n:
-            return (
-                "other text",
-                f"{said}. {first} differ at the very first token: another target, or the expected text is not its greedy text",
-            )
-        if self.rate >= OTHER or (len(gaps) and ties < len(gaps) / 2 and self.rate >= ROUNDING):
-            return "other text", f"{said}: too often for rounding; another target, or the expected text is not its greedy text"
-        if len(gaps) and ties >= 0.9 * len(gaps):
+        ties, of = int((gaps.abs() < NEAR_TIE).sum()), len(gaps)
+        if of:
+            said += f"; at {ties} of {of} of these places the target's own logits have the two tokens within {NEAR_TIE}"
+        if of and ties >= MOST * of:
             return "near-ties", f"{said}: the same target in another arithmetic (dtype, kernels, batch)"
-        if self.rate < ROUNDING and not len(gaps):
+        if of and (gaps > NEAR_TIE).sum() >= MOST * of:
+            return "other target", f"{said}, and else it prefers the expected one: the server runs another target, or samples"
+        if of and (gaps < -NEAR_TIE).sum() >= MOST * of:
+            return "other text", f"{said}, and else it prefers the served one: the expected text is not this target's greedy text"
+        if first >= HALF * n or self.rate >= OTHER:
+            often = f"{first} differ at the very first token" if first >= HALF * n else "too often for rounding"
+            return "other text", f"{said}. {often}: another target, or the expected text is not its greedy text"
+        if self.rate < ROUNDING and not of:
             return "cannot tell", (
                 f"{said}: as seldom as near-ties of another dtype make it, and as a target that was changed a little would; the target's "
                 "lm_head (`[target] path`) tells them apart"
