@@ -26,10 +26,10 @@ SPECULATORS = {
     "draft_vocab_size": 32,
     "norm_before_residual": False,
 }
-LLAMA30 = {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 30, "hidden_size": 576, "vocab_size": 49152}
+LLAMA30 = {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 30, "hidden_size": 64, "vocab_size": 256}
 KIMI = {
     "architectures": ["KimiK25ForConditionalGeneration"],
-    "text_config": {"architectures": ["DeepseekV3ForCausalLM"], "num_hidden_layers": 61, "hidden_size": 7168, "vocab_size": 163840},
+    "text_config": {"architectures": ["DeepseekV3ForCausalLM"], "num_hidden_layers": 61, "hidden_size": 64, "vocab_size": 256},
     "vision_config": {"num_hidden_layers": 27},
 }
 

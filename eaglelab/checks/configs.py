@@ -91,16 +91,17 @@ def lint_config(inv: Investigation) -> Iterator[Finding]:
         yield Finding("config", "Ignored keys: the engine or the drafter's config is not given", Status.NOT_GIVEN, next=CONFIG_HINT)
         return
     training = inv.case.training
-    found = lint(
-        inv.draft_config, inv.engine, inv.target_config, training.framework, training.version, launch=inv.launch, biased=_biased(inv)
-    )
+    biased, audited = _checkpoint(inv)
+    inputs = (inv.draft_config, inv.engine, inv.target_config, training.framework, training.version)
+    found = lint(*inputs, launch=inv.launch, biased=biased, audited=audited)
     yield from (f for f in found if f.id != "config.final_norm" or inv.case.dump.path is None)  # with a dump, `dump.last_state` says it
 
 
-def _biased(inv: Investigation) -> bool:
-    """Whether the checkpoint may hold biases of the attention: SpecForge builds none, whatever the config says."""
+def _checkpoint(inv: Investigation) -> tuple[bool, bool]:
+    """(May the checkpoint hold biases of the attention? SpecForge builds none, whatever the config says; are its tensors looked at?)"""
     try:
         audit = inv.audit
     except ValueError:
-        return True  # `drafter.complete` says why it cannot be read
-    return audit is None or not any("self_attn." in name and name.endswith(".bias") for name in audit.missing)
+        return True, False  # `drafter.complete` says why it cannot be read
+    missing = () if audit is None else audit.missing
+    return not any("self_attn." in name and name.endswith(".bias") for name in missing), audit is not None

@@ -10,6 +10,7 @@ from typing import Any
 
 from packaging.version import Version
 
+from eaglelab.drafter.config import IDS_KEY
 from eaglelab.engines.conventions import Engine
 
 
@@ -25,6 +26,35 @@ def support(engine: Engine, layer_type: str, flag: str) -> tuple[str | None, dic
         if row["family"] == engine.name and row["flag"] == flag and row["drafter"] in (layer_type, "*"):
             return {True: row["support"], False: "ignored", None: "unknown"}[holds(engine, row)], row
     return None, {}
+
+
+def limit(engine: Engine, what: str, layer_type: str = "*") -> dict[str, str] | None:
+    """The table's row on something that an engine refuses or does unasked; None where it has none for this type of draft layer."""
+    rows = (r for r in table()["limits"] if r["family"] == engine.name and r["what"] == what)
+    return next((r for r in rows if r.get("drafter", "*") in ("*", layer_type)), None)
+
+
+def fc_slots(engine: Engine, layer_type: str, config: Mapping[str, Any]) -> int:
+    """Slots that an engine's draft class builds its fc for, from the config that it reads.
+
+    Sources: SGLang 0.5.3 to 0.5.11 llama_eagle3.py (always 3; 0.5.11: :138); from 0.5.12 on `num_aux_hidden_states`, the ids in
+    eagle_config, 3 (0.5.23: :154-161); kimi_k25_eagle3.py:47-59 counts ids alone, nested before top level. vLLM 0.32.0
+    llama_eagle3.py:207-215, qwen3_eagle3.py, deepseek_eagle3.py:185-191: `num_aux_hidden_states`, the ids in eagle_config, 3; of a
+    speculators config only transformer_layer_config is left.
+    """
+    nested = config.get("eagle_config")
+    nested = nested if isinstance(nested, Mapping) else {}
+    ids, top = nested.get(IDS_KEY), config.get(IDS_KEY)
+    if engine.name == "sglang" and layer_type == "mla":
+        found = ids if ids is not None else top
+        return 3 if found is None else len(found)
+    if engine.name == "sglang" and holds(engine, limit(engine, "fc_of_three")) is not True:
+        return 3
+    if engine.name == "vllm" and "speculators_model_type" in config:
+        layer = config.get("transformer_layer_config")
+        config, ids = layer if isinstance(layer, Mapping) else {}, None
+    stated = config.get("num_aux_hidden_states")
+    return stated if stated is not None else len(ids) if ids else 3
 
 
 def holds(engine: Engine, row: Mapping[str, str]) -> bool | None:

@@ -24,11 +24,12 @@ def engine_flags(own: DrafterConfig, raw: Mapping[str, Any], engine: Engine) -> 
 
     assumed = engine.name == "vllm" and served.family == "speculators" and raw.get("norm_before_residual") is None
     norms_fc = [key for key in ("fc_norm", "norm_before_fc") if getattr(own, key)]
+    legacy = bool(raw.get("use_aux_norm")) and not raw.get("fc_norm")  # AngelSlim's name for fc_norm
     return {
         "norm_before_residual": (served.norm_before_residual or assumed) and reads("norm_before_residual"),
         "post_norm_recurrence": bool(raw.get("norm_output")) and reads("norm_output"),
         "skip_final_norm": False,
-        "skip_fc_norms": not all(getattr(served, key) and reads(key) for key in norms_fc),
+        "skip_fc_norms": not all(getattr(served, key) and reads(key) for key in norms_fc) or (legacy and not reads("use_aux_norm")),
         "skip_qk_norm": own.layer_type == "qwen3" and not reads("qk_norm"),
         "skip_attention_bias": own.attention_bias and not (served.attention_bias and reads("attention_bias")),
         "skip_further_gain": own.num_layers > 1 and not reads("further_norm"),
