@@ -27,12 +27,12 @@ GLUED = re.compile(r"\[(?:\d{4}-\d{2}-\d{2} )?\d{2}:\d{2}:\d{2}|\(\w+ pid=\d+")
 """Where the next line begins that another process wrote into this one."""
 PIECE = re.compile(r"\s?(#?[A-Za-z][\w ./()#-]*): (\S+)$")
 WHOLE_NUMBER = re.compile(r"\d{1,12}")
+THROUGHPUT = "gen throughput (token/s)"
+"""On every decode line, behind all other numbers but the queue."""
 TWO_DECIMALS = re.compile(r"\d{1,12}\.\d\d")
 
 START = re.compile(r"\bserver_args=(?:ServerArgs\(|\{)")
-SETTING = re.compile(
-    r"""(?:'(\w+)': |\b(\w+)=)('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None|True|False|-?\d+(?:\.\d+)?(?:e-?\d+)?)(?=[,)}])"""
-)
+SETTING = re.compile(r"""(?:'(\w+)': |\b(\w+)=)('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None|True|False|-?\d+(?:\.\d+)?(?:e-?\d+)?)(?=[,)}])""")
 SETTINGS = SGLANG_NAMES | {
     "model_path": "model",
     "speculative_draft_model_path": "draft_model",
@@ -56,6 +56,8 @@ def parse(line: Line) -> list[LogRow]:
         glued = GLUED.search(line.text, mark.end(), end)
         body = line.text[mark.end() : glued.start() if glued else end]
         known = _fields(body, whole=line.whole and glued is None and end == len(line.text))
+        if mark[1] == "Decode" and known and THROUGHPUT not in known:
+            known.popitem()  # ends before its time: so may the last number
         row = _row(mark[1].lower(), known)
         row.line = line.number
         row.time, row.rank = _head(line.text[behind : mark.start()])
@@ -91,7 +93,7 @@ def _row(event: str, known: dict[str, str]) -> LogRow:
         row.new_tokens, row.cached_tokens = integer("#new-token"), integer("#cached-token")
         row.prompt_tok_s = number("input throughput (token/s)")
         return row
-    row.tok_s = number("gen throughput (token/s)")
+    row.tok_s = number(THROUGHPUT)
     row.accept_length, row.accept_rate = number("accept len"), number("accept rate")
     if row.accept_length is not None:
         row.accept_definition = DEFINITION

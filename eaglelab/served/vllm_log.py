@@ -17,7 +17,9 @@ from eaglelab.served.lines import Line
 from eaglelab.served.row import LogRow
 from eaglelab.served.sglang_log import literal, moment
 
-MARK = re.compile(r"SpecDecoding metrics: |Speculative metrics: |(?:(?:Engine (\d{1,5})|(\d{1,5}) Engines Aggregated): )?(?=Avg prompt throughput: )")
+MARK = re.compile(
+    r"SpecDecoding metrics: |Speculative metrics: |((?:Engine \d{1,5}|\d{1,5} Engines Aggregated): )?(?P<first>Avg prompt throughput: )"
+)
 HEAD = re.compile(r"\b(?:DEBUG|INFO|WARNING|ERROR) (?:(\d{4})-)?(\d{2}-\d{2}) (\d{2}:\d{2}:\d{2})(?!\d)")
 GLUED = re.compile(r"\(\w+ pid=\d+|\b(?:DEBUG|INFO|WARNING|ERROR) (?:\d{4}-)?\d{2}-\d{2} ")
 PIECE = re.compile(r"([A-Za-z][\w -]*): (\S.*)$")
@@ -49,7 +51,7 @@ def parse(line: Line, *, version: str | None = None, steps: int | None = None) -
     for place, mark in enumerate(marks):
         end = marks[place + 1].start() if place + 1 < len(marks) else len(line.text)
         glued = GLUED.search(line.text, mark.end(), end)
-        body = line.text[mark.end() : glued.start() if glued else end]
+        body = line.text[mark.start("first") if mark["first"] else mark.end() : glued.start() if glued else end]
         whole = line.whole and glued is None and end == len(line.text)
         if mark[0].startswith("SpecDecoding"):
             row = _interval(*_fields(body, whole), whole=whole, version=version, steps=steps)
@@ -57,7 +59,7 @@ def parse(line: Line, *, version: str | None = None, steps: int | None = None) -
             row = _v0(_fields(body, whole)[0])
         else:
             row = _throughput(_fields(body, whole)[0])
-            row.rank = mark[0].removesuffix(": ")
+            row.rank = (mark[1] or "").removesuffix(": ")
         row.line, row.time = line.number, _time(line.text[behind : mark.start()])
         rows.append(row)
         behind = mark.end()
@@ -133,7 +135,9 @@ def _interval(known: dict[str, str], rates: list[float] | None, *, whole: bool, 
 def _counts_bonus(length: float, rates: Sequence[float] | None, row: LogRow, drafted: int | None, version: str | None) -> bool | None:
     """Decided by the line's own numbers: the positions' rates sum up to the length without the bonus token, accepted tokens a pass do as
     well; by the version where neither is there; None where nothing decides."""
-    without = sum(rates) if rates else row.accepted * drafted / row.proposed if row.accepted is not None and row.proposed and drafted else None
+    without = (
+        sum(rates) if rates else row.accepted * drafted / row.proposed if row.accepted is not None and row.proposed and drafted else None
+    )
     if without is not None:
         slack = 0.0051 + 0.0005 * len(rates or ())
         fits = [bonus for bonus in (True, False) if abs(length - without - bonus) <= slack]
