@@ -1,5 +1,5 @@
 """The tree of drafted tokens and its greedy verification: the results of the engine's own Triton kernels (kernels/ops/speculative/
-spec_tree.py, 0.5.23), against which `engines_cpu/test_against_triton.py` holds them.
+spec_tree.py, 0.5.23), against which `engines_cpu/against_triton.py` holds them.
 
 Letters: B requests, n nodes of a verify pass with the root at 0, K draft steps.
 """
