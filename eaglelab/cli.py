@@ -133,6 +133,25 @@ def build_parser() -> argparse.ArgumentParser:
     samples(sub, 32)
     where(sub, drafters)
 
+    sub = command("live", cmd_live, "send the dump's prompts to a running SGLang or vLLM, and compare text and acceptance")
+    sub.add_argument("case", type=Path, help=CASE)
+    sub.add_argument("--url", metavar="URL", help="the server, as in http://localhost:30000 (default: the case's `[engine] url`)")
+    sub.add_argument("--engine", choices=("sglang", "vllm"), help="which engine it is (default: it is asked)")
+    sub.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the server's key (default: EAGLELAB_API_KEY)")
+    text = "the recording; one that is there is gone on with (default: served/ENGINE-VERSION-N.jsonl in the case's folder)"
+    sub.add_argument("--out", type=Path, metavar="FILE", help=text)
+    text = "JSONL of token_ids, messages, prompt or text, or an earlier recording (default: the dump's own prompts)"
+    sub.add_argument("--prompts", type=Path, metavar="FILE", help=text)
+    text = "tokens of an answer at most (default: as many as the dump's has; 256 for a prompt without an answer)"
+    sub.add_argument("--max-new-tokens", type=count, metavar="N", help=text)
+    sub.add_argument("--concurrency", type=count, default=4, metavar="N", help="requests at the same time (default: 4)")
+    sub.add_argument("--timeout", type=count, default=600, metavar="S", help="seconds that one answer may take (default: 600)")
+    sub.add_argument("--no-replay", action="store_true", help="compare text and counts only (default: replay the drafter on the same text)")
+    text = "instead, capture the server's hidden states into this new folder as a dump (default: record answers)"
+    sub.add_argument("--capture", type=Path, metavar="DIR", help=text)
+    samples(sub, 32)
+    where(sub, drafters)
+
     sub = command("wiring", cmd_wiring, "what an engine feeds with a drafter's config, and the ids that make it feed something else")
     sub.add_argument("config", type=Path, help="the drafter's config.json or its folder")
     sub.add_argument("--target", type=Path, required=True, metavar="CONFIG", help="the target's config.json or its folder (required)")
@@ -373,6 +392,38 @@ def cmd_replay(args: argparse.Namespace) -> int:
     return 0
 
 
+def cmd_live(args: argparse.Namespace) -> int:
+    from eaglelab.case import open_case
+    from eaglelab.live.connect import connect
+    from eaglelab.live.report import api_key, live, prompts_of, with_server
+
+    case = open_case(args.case)
+    url = args.url or case.engine.url
+    if url is None:
+        raise ValueError(f"{case.file} names no server: give --url http://localhost:30000, or `[engine] url`")
+    server = connect(url, engine=args.engine, key=api_key(args.api_key_env), timeout=args.timeout)
+
+    def say(text: str) -> None:
+        print(visible(text), file=sys.stderr, flush=True)
+
+    say(f"{server.url}: {server.engine.title}")
+    options = {"max_samples": args.max_samples or None, "seed": args.seed, "device": args.device, "dtype": args.dtype}
+    inv = case_investigation(with_server(case, server), **options)
+    if args.capture is not None:
+        from eaglelab.capture.run import capture
+
+        taken = capture(server, prompts_of(inv, args.prompts).prompts, args.capture, case=inv, say=say)
+        show(args, taken.to_json(), visible("\n".join([taken.summary, *(f"  {note}" for note in taken.notes)])))
+        return 0
+    asked = {"max_new_tokens": args.max_new_tokens, "concurrency": args.concurrency}
+    report = live(inv, server, out=args.out, prompts=args.prompts, replayed=not args.no_replay, say=say, **asked)
+    if args.json:
+        print_json(report.to_json())
+    else:
+        print(visible("\n".join(report.lines())))
+    return report.exit_code
+
+
 def cmd_wiring(args: argparse.Namespace) -> int:
     from eaglelab.drafter.config import config_path, read_config
     from eaglelab.engines.conventions import RULES
@@ -443,10 +494,11 @@ def investigation(args: argparse.Namespace):
     return case_investigation(args.case, way=getattr(args, "way", "auto"), **options)
 
 
-def case_investigation(path: Path, **options):
+def case_investigation(case, **options):
+    """case: a path, or a `Case`."""
     from eaglelab.investigation import Investigation
 
-    return Investigation(str(path), **options)
+    return Investigation(str(case) if isinstance(case, Path) else case, **options)
 
 
 def is_case(path: Path) -> bool:
