@@ -8,13 +8,18 @@ comparison with one engine's run step by step, `walk_to_end` goes on as far as t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from eaglelab.dumps.mask import spans
+
+NEAR_TIE = {torch.float32: 1e-4, torch.float16: 2.0**-7, torch.bfloat16: 2.0**-4}
+"""Two logits of a size around 10 that are nearer than this may change places between two programs that compute in this dtype. States
+saved in half precision cannot tell them apart either."""
 
 
 def walk_sample(rows: np.ndarray, counted: np.ndarray, right: np.ndarray, loss_mask: Tensor | None) -> tuple[int, ...] | None:
@@ -47,18 +52,28 @@ class AnswerWalk:
     """One more step reaches the end of the text with every token right so far: how much of it the engine counts, the text cannot say."""
 
 
-def walk_to_end(accepted_at: Callable[[int, int], int], first: int, end: int, steps: int) -> AnswerWalk:
-    """Walk through the answer x[first:end]. accepted_at(t, known): how many of the `known` tokens x[t+2], x[t+3], … the draft from row t has
-    right before its first wrong one, where no more than `known` (at most `steps`) of them are text."""
+def walk_answer(first: int, end: int, steps: int) -> Generator[tuple[int, int], int, AnswerWalk]:
+    """Walk through the answer x[first:end]: yields (t, known) and is sent how many of the `known` tokens x[t+2], x[t+3], … the draft from
+    row t has right before its first wrong one, where no more than `known` (at most `steps`) of them are text."""
     t, accepted, whole = first - 1, [], 0
     while (known := min(steps, end - t - 2)) > 0:
-        n = accepted_at(t, known)
+        n = yield t, known
         if n == known < steps:
             return AnswerWalk(tuple(accepted), whole, cut=True)
         accepted.append(n)
         whole += known == steps
         t += n + 1
     return AnswerWalk(tuple(accepted), whole, cut=False)
+
+
+def walk_to_end(accepted_at: Callable[[int, int], int], first: int, end: int, steps: int) -> AnswerWalk:
+    """`walk_answer` with its question put to a function of (t, known)."""
+    walk, said = walk_answer(first, end, steps), None
+    while True:
+        try:
+            said = accepted_at(*walk.send(said))
+        except StopIteration as stop:
+            return stop.value
 
 
 def leading(right: np.ndarray) -> int:

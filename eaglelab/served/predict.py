@@ -20,7 +20,7 @@ from eaglelab.drafter.embedding import EmbeddingRows
 from eaglelab.drafter.model import Drafter
 from eaglelab.dumps import Sample
 from eaglelab.replay import Judge, TargetHead, Variant, replay
-from eaglelab.replay.walk import AnswerWalk, leading, walk_to_end
+from eaglelab.replay.walk import NEAR_TIE, AnswerWalk, leading, walk_to_end
 from eaglelab.served.counts import ServedCounts
 from eaglelab.served.recording import Recording, Request
 from eaglelab.target import visit_boundaries
@@ -29,10 +29,6 @@ from eaglelab.wiring import Boundary
 
 if TYPE_CHECKING:
     import pandas as pd
-
-NEAR_TIE = {torch.float32: 1e-4, torch.float16: 2.0**-7, torch.bfloat16: 2.0**-4}
-"""Two logits of a size around 10 that are nearer than this may change places between two programs that compute in this dtype. States
-saved in half precision cannot tell them apart either."""
 
 
 @dataclass(frozen=True)
