@@ -60,6 +60,8 @@ class EngineSection:
     counters: Path | None = None
     recordings: Path | None = None
     """A folder of further recordings (`eaglelab live`): other wirings, steps or engines, to compare with."""
+    capture: Path | None = None
+    """A dump of the states that the running engine feeds (`eaglelab live … --capture DIR`)."""
     url: str | None = None
     draft_config: Path | None = None
 

@@ -82,7 +82,9 @@ def build_parser() -> argparse.ArgumentParser:
 
     sub = command("check", cmd_check, "all findings and the verdict for a case; cheap ones first")
     sub.add_argument("case", type=Path, help=CASE)
-    sub.add_argument("--cheap", action="store_true", help="configs and file headers only: no torch, no dump (default: everything)")
+    sub.add_argument(
+        "--cheap", action="store_true", help="configs, file headers, counters and logs only: no torch, no dump (default: everything)"
+    )
     sub.add_argument("--steps", type=count, metavar="K", help=STEPS)
     sub.add_argument("--way", default="auto", choices=WAYS, help=WAY)
     samples(sub, 32)
@@ -130,6 +132,10 @@ def build_parser() -> argparse.ArgumentParser:
     sub = command("replay", cmd_replay, "the drafter alone on the dump: acceptance by step, and which feed fits")
     sub.add_argument("case", type=Path, help=CASE)
     sub.add_argument("--steps", type=count, metavar="K", help=STEPS)
+    text = "also draft trees, with this many tokens a step, by SGLang's rule (default: the launch line's, else 1: chains only)"
+    sub.add_argument("--topk", type=count, metavar="N", help=text)
+    text = "nodes of a tree, the root included (default: the launch line's; needed with --topk)"
+    sub.add_argument("--draft-tokens", type=count, metavar="N", help=text)
     samples(sub, 32)
     where(sub, drafters)
 
@@ -180,7 +186,7 @@ def cmd_check(args: argparse.Namespace) -> int:
     inv = investigation(args)
     findings: list[Finding] = []
     said_before: set[str] = set()
-    for finding in run_checks(inv, costs=("config",) if args.cheap else None):
+    for finding in run_checks(inv, costs=("config", "log") if args.cheap else None):
         findings.append(finding)
         if not args.json:
             print_finding(finding, said_before)
@@ -374,8 +380,10 @@ def write_embedding(path: Path, target: Path, dump, texts: list[Any]) -> int:
 def cmd_replay(args: argparse.Namespace) -> int:
     inv = investigation(args)
     ranking, finalists = inv.replays
+    trees, no_trees = draft_trees(inv, args.topk, args.draft_tokens)
     if args.json:
-        print_json({"ranking": ranking.table.to_dict(orient="records"), "replays": [r.to_json() for r in finalists]})
+        drafted = {"trees": [t.to_json() for t in trees.values()]} if trees else {"no_trees": no_trees} if no_trees else {}
+        print_json({"ranking": ranking.table.to_dict(orient="records"), "replays": [r.to_json() for r in finalists], **drafted})
         return 0
     print(f"{inv.sampled}, judged by {finalists[0].judged_by}")
     print(first_rows(ranking.table, "feeds"))
@@ -389,7 +397,23 @@ def cmd_replay(args: argparse.Namespace) -> int:
         length = f"{counts.accept_length:.3f}" if counts.accept_length else "-"
         walked = f"{walk.accept_length:.3f}" if walk and walk.accept_length is not None else "-"
         print(f"{result.variant.name}: accept length {length}, walk {walked}; marginal/joint by step {rates}")
+        if result.variant.name in trees:
+            print(f"  {trees[result.variant.name].summary}")
+    if no_trees:
+        print(visible(f"no trees: {no_trees}"))
     return 0
+
+
+def draft_trees(inv, topk: int | None, num_draft_tokens: int | None) -> tuple[dict[str, Any], str]:
+    """Trees on the dump's feed and the engine's, by name, and why there are none where the launch line asks for some that cannot be had."""
+    feeds = [v for v in (inv.feeds.dump, inv.feeds.engine) if v is not None]
+    try:
+        drafted = {v.name: inv.tree_replay(v, topk=topk, num_draft_tokens=num_draft_tokens) for v in feeds}
+    except ValueError as error:
+        if topk is not None:
+            raise
+        return {}, f"the launch line's cannot be replayed: {error}"
+    return {name: tree for name, tree in drafted.items() if tree is not None}, ""
 
 
 def cmd_live(args: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ Configs, counters, recordings and logs are read without torch; only predictions 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,13 +15,14 @@ from eaglelab.engines.conventions import parse_engine
 from eaglelab.engines.wiring_report import EngineWiring, engine_wiring
 from eaglelab.opened import NotGiven, relative_to_case
 from eaglelab.served import Recording, RecordingError, ServedCounts
-from eaglelab.wiring import Wiring
+from eaglelab.wiring import Boundary, Wiring
 
 if TYPE_CHECKING:  # torch and pandas load with the parts that need them
-    import pandas as pd
-
+    from eaglelab.drafter.embedding import EmbeddingRows
     from eaglelab.dumps import Sample
     from eaglelab.investigation import Investigation
+    from eaglelab.live.compare import TextComparison
+    from eaglelab.served import Counters, ServedLog
     from eaglelab.served.predict import Prediction, RequestPrediction
 
 LIVE = (
@@ -47,7 +48,8 @@ class Reached:
     counts: ServedCounts | None = None
     """None: the source tells only means."""
     interval: tuple[float, float] | None = None
-    """95 % by request; None where requests are not told apart."""
+    """95 % by request (of a log: by line); None where they are not told apart."""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,9 @@ class Predicted:
     wiring: Wiring
     prediction: Prediction
     pairs: tuple[tuple[ServedCounts, ServedCounts], ...]
-    """(served, predicted) request by request, as far as they are of the same text: all verify steps where the engine told each of them,
-    else whole answers. Answers that part from the dump's are there in full, and predicted up to there, only where nothing else is."""
+    """(served, predicted) request by request, as far as they are of the same text: the verify passes that are predicted where the engine
+    told each of its own, else whole answers (with the engine's last pass, which the end of the text cuts). Only where there is neither:
+    answers that part from the dump's, predicted up to there."""
     same_text: bool
     """Whether `pairs` are of the same text throughout."""
 
@@ -79,6 +82,8 @@ class Predicted:
     @property
     def equal(self) -> bool | None:
         """Whether served and predicted agree; None where the interval is too wide to say."""
+        if self.prediction.equal and self.same_text:
+            return True
         if self.served is None or self.predicted is None:
             return None
         gap, low, high = self.gap
@@ -89,9 +94,10 @@ class Predicted:
         return True if max(-low, high) <= TIGHT * self.predicted else None
 
     def to_json(self) -> dict[str, Any]:
-        steps = {"compared": self.prediction.compared, "differing": self.prediction.differing}
-        found = {"served": self.served, "predicted": self.predicted, "difference": list(self.gap), "same_text": self.same_text}
-        return {"wiring": self.wiring.to_json(), "requests": len(self.pairs), **found, "verify_steps": steps, "equal": self.equal}
+        found = self.prediction
+        steps = {"compared": found.compared, "differing": found.differing, "requests_equal": sum(r.equal is True for r in found.requests)}
+        numbers = {"served": self.served, "predicted": self.predicted, "difference": list(self.gap), "same_text": self.same_text}
+        return {"wiring": self.wiring.to_json(), "requests": len(self.pairs), **numbers, "verify_steps": steps, "equal": self.equal}
 
 
 class ServedCase:
@@ -134,10 +140,59 @@ class ServedCase:
         return found, bad
 
     @cached_property
-    def reached(self) -> Reached | None:
-        """By counters where they are given (exact), else the mean over the log's lines. None where neither tells an accept length."""
+    def log(self) -> ServedLog | None:
+        """`[engine] log`, read. Raises LogError."""
+        from eaglelab.served import read_log
+
+        path, launch = self.case.engine.log, self.inv.launch
+        if path is None:
+            return None
+        tokens, steps = (None, None) if launch is None else (launch.num_draft_tokens, launch.num_steps)
+        return read_log(path, engine=self.inv.engine, num_draft_tokens=tokens, steps=steps)
+
+    @cached_property
+    def counters(self) -> Counters | None:
+        """`[engine] counters`, read. Raises CountersError, RecordingError."""
+        from eaglelab.served import read_counters
+
         path = self.case.engine.counters
-        return (None if path is None else self._counted()) or self._logged()
+        return None if path is None else read_counters(path)
+
+    @cached_property
+    def reached(self) -> Reached | None:
+        """By counters where they are given (exact), else by the log. None where neither tells an accept length."""
+        return self._counted() or self._logged()
+
+    def _counted(self) -> Reached | None:
+        path = self.case.engine.counters
+        if path is None:
+            return None
+        name = relative_to_case(self.case, path)
+        if self.recording is None:
+            from eaglelab.served.counters import read_counters
+
+            counts = read_counters(path)
+            return Reached(counts.accept_length, name, "1 + accepted / verify passes, since the server's start", counts)
+        counts = self.recording.counts
+        if counts is None or counts.accept_length is None:
+            return None
+        told = [c for r in self.recording.requests if (c := r.counts(self.recording.session.num_steps)) is not None]
+        low, high = ratio_interval([c.accepted for c in told], [c.verify_steps for c in told])
+        definition = "1 + accepted / verify passes, as the engine counted them for each request"
+        return Reached(
+            counts.accept_length, f"{name}, {len(told)} requests", definition, counts, (1 + low, 1 + high) if len(told) > 1 else None
+        )
+
+    def _logged(self) -> Reached | None:
+        if self.log is None or (told := self.log.accept_length()).value is None:
+            return None
+        source = f"{relative_to_case(self.case, self.log.path)}, {told.lines:,} lines"
+        definition = (
+            "1 + accepted / verify passes, from the log's counts"
+            if told.exact
+            else f"mean of the lines' accept lengths, weighted by {told.weight}"
+        )
+        return Reached(told.value, source, definition, told.counts, told.interval, told.notes)
 
     # -- what a recording's server fed ------------------------------------------------------------------------------------
 
@@ -154,14 +209,18 @@ class ServedCase:
     # -- predictions ------------------------------------------------------------------------------------------------------
 
     def predicted(self, recording: Recording, wiring: Wiring | None = None) -> Predicted:
-        """The walk through the recorded answers, fed `wiring` (default: what its server fed), on the dump's states.
+        """The walk through the recorded answers to the dump's prompts (to the first prompts, where none is the dump's), fed `wiring`
+        (default: what its server fed).
 
-        Raises NotGiven where the states are not in the dump or no answer is of its samples.
+        The states are the target's own along the served text, by its forward in float32, where that is at hand. Else they are the dump's,
+        and an answer is walked up to the token in which it parts from the dump's. Raises NotGiven where states or answers are absent.
         """
         if wiring is None:
             fed = self.wiring_of(recording)
             if fed is None:
-                raise NotGiven("what the recording's server fed", "its session names engine and drafter's config, `[target] config` the target's")
+                raise NotGiven(
+                    "what the recording's server fed", "its session names engine and drafter's config, `[target] config` the target's"
+                )
             wiring = fed.wiring
         key = (id(recording), wiring)
         if key not in self._predictions:
@@ -173,32 +232,119 @@ class ServedCase:
         return {}
 
     def _predict(self, recording: Recording, wiring: Wiring) -> Predicted:
-        from eaglelab.replay import Variant
+        from eaglelab.replay import EMBEDDING, Variant
         from eaglelab.served.predict import from_dump, predict
 
-        feed, why = self.inv.sources_of(wiring)
-        if feed is None:
-            raise NotGiven(f"the states at {wiring}", why)
-        samples = from_dump(recording, self.inv.replay_samples)
+        inv, layout = self.inv, self._layout(wiring)
+        if layout is None:
+            feed, why = inv.sources_of(wiring)
+            if feed is None:
+                raise NotGiven(f"the states at {wiring}", why)
+            samples, rows, table = from_dump(recording, inv.replay_samples), inv._rows(), inv.boundary_rows
+        else:
+            samples = self._states(recording, layout)
+            rows, table = self._rows_of(samples)
+            feed = tuple(EMBEDDING if b == 0 else layout.index(b) for b in wiring)
         if not samples:
-            raise NotGiven("an answer of the dump's own prompts in the recording", LIVE)
-        rows, table = self.inv._rows(), self.inv.boundary_rows
-        found = predict(recording, self.inv.drafter, samples, rows, Variant(feed), target_embed=table, steps=recording.session.num_steps or self.inv.steps)
+            raise NotGiven("an answer to one of the dump's own prompts in the recording", LIVE)
+        steps = recording.session.num_steps or inv.steps
+        found = predict(recording, inv.drafter, samples, rows, Variant(feed), target_embed=table, steps=steps)
         return Predicted(wiring, found, *_pairs(found))
+
+    def _layout(self, wiring: Wiring) -> tuple[Boundary, ...] | None:
+        """Boundaries to have the states of: the wiring's and the dump's feed. None where the target's forward cannot give them."""
+        from eaglelab.target import ForwardSource
+
+        inv = self.inv
+        try:
+            forward = isinstance(inv.source, ForwardSource)
+        except NotGiven:
+            return None
+        if (
+            not forward
+            or not wiring.known
+            or not inv.dump_wiring.known
+            or inv.drafter.config.hidden_size != inv.drafter.config.target_hidden_size
+        ):
+            return None
+        return tuple(dict.fromkeys(b for b in (*inv.dump_wiring.select(inv.dump.feed.aux), *wiring) if b != 0))
+
+    def _states(self, recording: Recording, layout: tuple[Boundary, ...]) -> list[Sample]:
+        """The target's states along the answers, slot by slot as in `layout`."""
+        from eaglelab.served.predict import states_of
+
+        keys, source = {s.key for s in self.inv.samples}, self.inv.source
+        answered = [r for r in recording.requests if r.token_ids]
+        asked = [r for r in answered if r.sample in keys] or answered[: self.inv.max_samples]
+        texts = self._forwarded.setdefault(layout, {})
+        new = {text: r for r in asked if (text := (*r.prompt_token_ids, *r.token_ids)) not in texts}
+        if new:
+            made = states_of(replace(recording, requests=tuple(new.values())), source.path, layout, device=source.device)
+            texts |= dict(zip(new, made, strict=True))
+        return [replace(texts[*r.prompt_token_ids, *r.token_ids], key=f"request {r.index}") for r in asked]
+
+    @cached_property
+    def _forwarded(self) -> dict[Any, dict[tuple[int, ...], Sample]]:
+        """Samples by layout and tokens: recordings of one target mostly hold the same answers."""
+        return {}
+
+    def _rows_of(self, samples: list[Sample]) -> tuple[EmbeddingRows, EmbeddingRows]:
+        """The drafter's embedding rows of these texts, and the target's."""
+        import torch
+
+        from eaglelab.drafter.checkpoint import own_embedding
+        from eaglelab.drafter.embedding import EmbeddingRows
+        from eaglelab.target import TensorSource
+
+        ids, inv = torch.cat([s.token_ids for s in samples]).unique(), self.inv
+        target = EmbeddingRows(ids, TensorSource(inv.source.path).embedding_rows(ids), "the target's embedding table")
+        own = None if inv.embedding is inv.target_rows else own_embedding(inv.case.drafter.path, ids)
+        return own or target, target
 
     # -- the text ---------------------------------------------------------------------------------------------------------
 
-    def texts(self, recording: Recording) -> pd.DataFrame:
-        """Each answer beside the dump's to the same prompt: request, sample, prompt_same (bool), compared, same (tokens from the start)."""
-        import pandas as pd
+    def text(self, recording: Recording) -> TextComparison:
+        """The answers beside the dump's to the same prompts, with the target's own gap where they part, where its lm_head is at hand."""
+        from eaglelab.live.compare import compare_text, gap_by
+        from eaglelab.live.prompts import PromptError, dump_prompts
 
-        samples = {s.key: s for s in self.inv.samples}
-        rows = [
-            (r.index, r.sample, *_beside(samples[r.sample], r.prompt_token_ids, r.token_ids))
-            for r in recording.requests
-            if r.sample in samples and r.token_ids
-        ]
-        return pd.DataFrame(rows, columns=["request", "sample", "prompt_same", "compared", "same"])
+        try:
+            prompts = {p.sample: p for p in dump_prompts(self.inv.samples).prompts}
+        except PromptError:
+            prompts = {}
+        asked = [replace(prompts[r.sample], index=r.index) for r in recording.requests if r.sample in prompts]
+        return compare_text(recording, asked, gap=gap_by(self.inv.judge, self.inv.samples))
+
+    # -- settings ---------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """What the server runs with, by the recording's session, else by its log: engine, num_steps, eagle_topk, num_draft_tokens, …"""
+        names = ("engine", "num_steps", "eagle_topk", "num_draft_tokens")
+        session = None if self.recording is None else vars(self.recording.session)
+        if session is None:
+            started = {} if self.log is None else self.log.server_args
+            return {name: started[name] for name in (*names[1:], "algorithm") if started.get(name) is not None}
+        ran = {name: session[name] for name in names if session[name] is not None}
+        fed = self.wiring_of(self.recording) if session["draft_config"] else None
+        return ran | ({"boundaries": fed.wiring.to_json()} if fed is not None else {})
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The same by the case's own launch line, `[engine]` and config."""
+        inv, launch = self.inv, self.inv.launch
+        asked = {} if inv.engine is None or inv.engine.version is None else {"engine": str(inv.engine)}
+        for name in ("algorithm", "num_steps", "eagle_topk", "num_draft_tokens"):
+            if launch is not None and getattr(launch, name) is not None:
+                asked[name] = getattr(launch, name)
+        return asked | ({} if inv.served_wiring is None else {"boundaries": inv.served_wiring.wiring.to_json()})
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the server says that it ran on a CPU, where captured graphs are no matter of course."""
+        starts = [] if self.log is None else [s.settings.get("given", {}).get("device") for s in self.log.starts]
+        launched = None if self.inv.launch is None else self.inv.launch.given.get("device")
+        return "cpu" in (*starts, launched)
 
 
 def _pairs(found: Prediction) -> tuple[tuple[tuple[ServedCounts, ServedCounts], ...], bool]:
@@ -206,7 +352,11 @@ def _pairs(found: Prediction) -> tuple[tuple[tuple[ServedCounts, ServedCounts], 
     same = [pair for r in found.requests if (pair := _same_text(r, found.steps)) is not None]
     if sum(p.verify_steps for _, p in same):
         return tuple(same), True
-    like = [(c, ServedCounts.from_accepted(r.walk.accepted[: r.walk.whole], found.steps)) for r in found.requests if (c := r.request.counts(found.steps))]
+    like = [
+        (c, ServedCounts.from_accepted(r.walk.accepted[: r.walk.whole], found.steps))
+        for r in found.requests
+        if (c := r.request.counts(found.steps))
+    ]
     return tuple(like), False
 
 
@@ -215,25 +365,6 @@ def _same_text(r: RequestPrediction, steps: int) -> tuple[ServedCounts, ServedCo
     if r.told == "every step":
         return ServedCounts.from_accepted(r.request.accepted[: len(r.walk.accepted)], steps), walked
     return (ServedCounts.from_histogram(r.request.histogram, steps), walked) if r.told == "histogram" else None
-
-
-def _beside(sample: Sample, prompt: Sequence[int], answer: Sequence[int]) -> tuple[bool, int, int]:
-    ids = sample.token_ids.tolist()
-    dumped = ids[len(prompt) : _end_of_answer(sample, len(prompt))]
-    return ids[: len(prompt)] == list(prompt), min(len(dumped), len(answer)), _alike(dumped, answer)
-
-
-def _end_of_answer(sample: Sample, start: int) -> int:
-    """End of the trained run that begins at `start`; the sample's end where the mask does not say."""
-    from eaglelab.dumps.mask import spans
-
-    found = [] if sample.loss_mask is None else spans(sample.loss_mask)
-    return next((end for first, end in found if first <= start < end), len(sample.token_ids))
-
-
-def _alike(one: Sequence[int], other: Sequence[int]) -> int:
-    """Entries from the start that both have in common."""
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def total(counts: Iterable[ServedCounts]) -> ServedCounts:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from eaglelab.checks import configs, dump, replay, text, training, vocabulary, weights, wiring
+from eaglelab.checks import configs, dump, replay, served, text, training, vocabulary, weights, wiring
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation, NotGiven
 
@@ -20,7 +20,7 @@ class Check:
     title: str
     """What it asks."""
     cost: str
-    """`config` (no torch), `dump` (reads samples), `target` (reads the target), `replay` (runs the drafter)."""
+    """`config` (no torch), `log` (reads what the server wrote; no torch), `dump` (reads samples), `target` (reads the target), `replay` (runs the drafter)."""
     run: Callable[[Investigation], Iterable[Finding]]
 
 
@@ -29,6 +29,9 @@ CHECKS: tuple[Check, ...] = (
     Check("wiring.versions", "Does another version of the engine feed something else?", "config", configs.versions),
     Check("config", "Which keys does this engine ignore or read otherwise?", "config", configs.lint_config),
     Check("drafter.complete", "Are the drafter's tensors all there?", "config", weights.drafter_complete),
+    Check("served.acceptance", "Which accept length did the server reach?", "log", served.acceptance),
+    Check("served.flags", "Does the server run as the case says?", "log", served.flags),
+    Check("served.log", "What does the server's log tell?", "log", served.log),
     Check("dump.health", "Are the dump's files whole?", "dump", dump.health),
     Check("dump.norms", "How large are the states in each slot?", "dump", dump.norms),
     Check("text.mask", "How much of the text trains?", "dump", text.mask),
@@ -40,6 +43,7 @@ CHECKS: tuple[Check, ...] = (
     Check("wiring.dump", "Which boundary does each slot hold?", "target", wiring.identity),
     Check("wiring.claims", "Is what people say of the slots true?", "target", wiring.claims),
     Check("wiring.match", "Does the engine feed what the dump holds?", "target", wiring.match),
+    Check("served.parity", "Does the server feed the dump's own states?", "target", served.parity),
     Check("text.shift", "Does the loss mask lie on the answers?", "target", text.shift),
     Check("text.first_token", "Which predicted token is the first that trains?", "target", text.first_token),
     Check("dump.format", "Does the dump hold the layers that its format implies?", "target", dump.layout),
@@ -54,12 +58,14 @@ CHECKS: tuple[Check, ...] = (
     Check("replay.slots", "Which slots does the drafter use?", "replay", replay.slots),
     Check("replay.sampling", "What does it reach when the server samples?", "replay", replay.sampling),
     Check("replay.expected", "What accept length should it reach?", "replay", replay.expected),
+    Check("served.text", "Does the server write the dump's text?", "replay", served.text),
+    Check("served.expected", "Does the server reach what the replay predicts?", "replay", served.expected),
     Check("training.metric", "Does the drafter reach what its trainer printed?", "replay", training.metric),
 )
 
 
 def run_checks(investigation: Investigation, costs: Iterable[str] | None = None) -> Iterator[Finding]:
-    """Findings as they come, check by check; `costs` restricts to some of config, dump, target, replay."""
+    """Findings as they come, check by check; `costs` restricts to some of config, log, dump, target, replay."""
     wanted = None if costs is None else set(costs)
     told: dict[str, str] = {}  # reason -> the check that named it first
     for check in CHECKS:

@@ -67,7 +67,9 @@ def predicted_and_served(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     ax.set_xlim(0.98, 1 + 1.45 * max(0.2, np.nanmax(drawn) - 1))
     ax.set_ylim(-0.7, len(table) - 0.3)
     ax.grid(axis="y", visible=False)
-    return finish(ax, _length_title(table), "accept length, tokens per verify pass\nring: predicted; filled: served; bar: 95 % by request", "")
+    return finish(
+        ax, _length_title(table), "accept length, tokens per verify pass\nring: predicted; filled: served; bar: 95 % by request", ""
+    )
 
 
 def _length_title(table: pd.DataFrame) -> str:
@@ -102,7 +104,11 @@ def accept_length_over_log(lines: pd.DataFrame, ax: Axes | None = None) -> Axes:
     ax.set_ylim(0.95, 1 + 1.25 * max(0.2, top - 1))
     ax.legend(loc="upper right", fontsize=9)
     low, high = float(lines["accept_length"].min()), top
-    title = f"The log's accept length lies between {low:.2f} and {high:.2f}" if high > low else f"The log's accept length is {low:.2f} throughout"
+    title = (
+        f"The log's accept length lies between {low:.2f} and {high:.2f}"
+        if high > low
+        else f"The log's accept length is {low:.2f} throughout"
+    )
     starts = lines["start"].nunique()
     title += f", over {starts} starts of the server" if starts > 1 else ""
     return finish(ax, title, lines.attrs.get("unit", "line of the log"), "accept length,\ntokens per verify pass")

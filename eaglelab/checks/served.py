@@ -1,0 +1,388 @@
+"""The served side: what the server reached, whether the replay predicts it, whether it wrote the dump's text, and what its log tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from eaglelab.acceptance import ratio_interval
+from eaglelab.checks.replay import _ready
+from eaglelab.findings import Finding, Status, few
+from eaglelab.investigation import Investigation, NotGiven
+from eaglelab.served import Recording
+from eaglelab.served_case import CLOSE, LIVE, Predicted, Reached
+from eaglelab.wiring import Wiring
+
+if TYPE_CHECKING:
+    from eaglelab.served.predict import Prediction
+
+MANY = 50
+"""Verify passes from which "never" and "always" are said of a server."""
+OTHER = (
+    "The server was fed or computes something else: another drafter or config than the case's, a quantised target, a bug of prefix cache or "
+    "graphs in this version. Record again with one thing changed at a time (`--disable-radix-cache`, graphs off, the dump's own target); "
+    "`eaglelab live CASE --url … --capture DIR` captures what is fed."
+)
+"""What to do where the server reaches less than predicted."""
+
+
+def acceptance(inv: Investigation) -> Iterator[Finding]:
+    """What the server reached, in our definition."""
+    side = inv.served
+    if not side.given:
+        raise NotGiven("a server's counters, recordings or log", f"{LIVE}; or name its log in `[engine] log`")
+    reached = side.reached
+    if reached is None:
+        raise NotGiven("an accept length in what the server counted or printed", LIVE)
+    counts, steps = reached.counts, len(reached.counts.joint) if reached.counts and reached.counts.joint else 0
+    never = counts is not None and counts.verify_steps >= MANY and not counts.accepted
+    always = steps > 0 and counts.verify_steps >= MANY and counts.joint[-1] == counts.verify_steps
+    who = inv.engine.title if inv.engine else "The server"
+    told = "" if counts is None else f" in {counts.verify_steps:,} verify passes"
+    per_step = ", ".join(f"step {k} {counts.joint_rate(k):.1%}" for k in range(steps))
+    evidence = f"{reached.source}: {reached.definition}."
+    evidence += f" Joint acceptance: {per_step}." if per_step else " Acceptance by step is not told."
+    if reached.interval is not None:
+        evidence += " On other prompts like these, {:.2f} to {:.2f} (95 %).".format(*reached.interval)
+    evidence += "".join(f" {note[0].upper()}{note[1:]}." for note in reached.notes)
+    yield Finding(
+        id="served.acceptance",
+        title=f"{who} accepted no drafted token{told}"
+        if never
+        else f"{who} accepted every drafted token{told}: no drafter is always right"
+        if always
+        else f"{who} reached an accept length of {reached.accept_length:.2f}{told}" + ("" if counts is not None else " by its log"),
+        status=Status.FAIL if never or always else Status.PASS,
+        claim="Accept length: tokens per verify pass, the bonus token included.",
+        evidence=evidence,
+        numbers={
+            "accept_length": reached.accept_length,
+            "interval": reached.interval,
+            "source": reached.source,
+            "counts": None if counts is None else counts.to_json(),
+        },
+        next="A drafter without lm_head or map, EAGLE in place of EAGLE3, no states captured, NaN: see drafter.complete and wiring.engine."
+        if never
+        else "Is simulated acceptance left on (SGLANG_SIMULATE_ACC_LEN)? Unset it and measure again."
+        if always
+        else "",
+    )
+
+
+# -- served beside predicted ---------------------------------------------------------------------------------------------------------
+
+
+def expected(inv: Investigation) -> Iterator[Finding]:
+    """The served accept length beside the walk on the same text, for the wiring that was fed and for the one trained on."""
+    side = inv.served
+    if not side.given or side.reached is None:
+        return
+    _ready(inv)
+    recording = side.recording
+    counted = recording is not None and recording.counts is not None
+    yield _on_the_same_text(inv, recording) if counted else _on_other_text(inv, side.reached)
+
+
+def _on_the_same_text(inv: Investigation, recording: Recording) -> Finding:
+    """A recording's answers, walked through."""
+    side, right = inv.served, right_wiring(inv)
+    fed = side.predicted(recording)
+    other = side.predicted(recording, right) if right is not None and right != fed.wiring else None
+    who = _server(inv, recording)
+    served, predicted, (gap, low, high) = fed.served, fed.predicted, fed.gap
+    if served is None or predicted is None:
+        title = "The recorded answers are too short to predict a verify pass"
+        return Finding("served.expected", title, Status.CANNOT_TELL, next="Record longer answers: `eaglelab live CASE --url … `.")
+    as_right = other is not None and bool(other.equal) and fed.equal is False
+    beside = "" if other is None else f"; the right wiring {other.wiring} predicts {other.predicted:.2f}"
+    if fed.equal:
+        title = f"{who} reached {served:.2f}, as predicted for boundaries {fed.wiring} ({predicted:.2f}){beside}"
+    elif as_right:
+        title = (
+            f"{who} reached {served:.2f}, what the right wiring {other.wiring} predicts ({other.predicted:.2f}), and not the {predicted:.2f} of "
+            f"boundaries {fed.wiring}, which its config names"
+        )
+    else:
+        how = "Whether it is as predicted cannot be told: " if fed.equal is None else ""
+        title = f"{how}{who} reached {served:.2f}, the replay of boundaries {fed.wiring} predicts {predicted:.2f}{beside}"
+    found, text = fed.prediction, "the same text" if fed.same_text else "the same prompts; the answers part from the dump's"
+    return Finding(
+        id="served.expected",
+        title=title,
+        status=Status.PASS if fed.equal else Status.CANNOT_TELL if fed.equal is None else Status.FAIL,
+        claim=f"{who} feeds {fed.wiring}, by its rule and the config that it was served with.",
+        evidence=f"{len(fed.pairs)} requests of {len(recording.requests)}, {text}: served less predicted {gap:+.3f} (95 % by request {low:+.3f} to {high:+.3f}); "
+        f"called equal within {CLOSE:.0%}. {_step_by_step(found)}".rstrip(),
+        numbers={"fed": fed.to_json(), "right": None if other is None else other.to_json(), "as_right": as_right, "same_text": True},
+        next=_what_next(inv, fed, other, as_right),
+    )
+
+
+def _step_by_step(found: Prediction) -> str:
+    """How far the engine's own counts are those of the walk."""
+    told = [r for r in found.requests if r.equal is not None]
+    if found.differing is not None:
+        return f"Pass by pass, {found.compared - found.differing:,} of {found.compared:,} accepted what the walk accepts."
+    return (
+        f"{sum(r.equal for r in told)} of {len(told)} requests have the walk's own histogram, {found.compared:,} verify passes."
+        if told
+        else ""
+    )
+
+
+def _what_next(inv: Investigation, fed: Predicted, other: Predicted | None, as_right: bool) -> str:
+    if as_right:
+        return "Find the config that this server read: it is not the case's. `[engine] draft_config` names it."
+    if fed.equal is None:
+        return "More prompts tell: `eaglelab live` with more samples of the dump."
+    if fed.equal:
+        better = other is not None and other.predicted > fed.predicted * (1 + CLOSE)
+        return "The engine does what its config says: the fault is in the config. See wiring.match." if better else ""
+    if fed.served < fed.predicted:
+        return OTHER
+    return (
+        "The server was fed something that fits better, drafted in another way (more steps, a tree), or served another drafter: compare "
+        "served.flags and the config that it read."
+    )
+
+
+def _on_other_text(inv: Investigation, reached: Reached) -> Finding:
+    """Totals or a log: whose text it was is not known, so what is predicted for the dump's answers is a range."""
+    own, fed = inv.own_replay, inv.feeds.engine
+    served = own if fed is not None and fed.feed == inv.feeds.dump.feed else None if fed is None else inv.replay_named("the engine's feed")
+    if served is None or served.walk is None or not served.walk.verify_steps:
+        why = inv.feeds.engine_reason if served is None else "there is no walk through these samples (see replay.expected)"
+        return Finding(
+            "served.expected", f"What the server should reach cannot be predicted: {why}", Status.CANNOT_TELL, next="See replay.engine."
+        )
+    ranges = {name: _range(r) for name, r in (("fed", served), ("right", own)) if r.walk is not None and r.walk.verify_steps}
+    inside = {name: low * (1 - CLOSE) <= reached.accept_length <= high * (1 + CLOSE) for name, (_, low, high) in ranges.items()}
+    apart = served is not own and not (inside["fed"] and inside.get("right"))
+    who, wiring = inv.engine.title, inv.engine_wiring.wiring
+    mean, low, high = ranges["fed"]
+    beside = f"; the dump's feed predicts {own.walk.accept_length:.2f}" if served is not own else ""
+    as_right = served is not own and not inside["fed"] and inside.get("right", False)
+    agrees = inside["fed"] and (served is own or apart)
+    title = f"{who} reached {reached.accept_length:.2f}" + (
+        f", as predicted for boundaries {wiring} ({mean:.2f}){beside}"
+        if agrees
+        else f", the replay of boundaries {wiring} predicts {mean:.2f}{beside}: on other text that may be"
+    )
+    return Finding(
+        id="served.expected",
+        title=title,
+        status=Status.PASS if agrees else Status.CANNOT_TELL,
+        claim=f"{who} feeds {wiring}. Served: {reached.source}.",
+        evidence=f"Predicted on the dump's answers, not on the text that was served: {mean:.2f}, on other text like it {low:.2f} to {high:.2f} (95 % by sample).",
+        numbers={"served": reached.accept_length, "predicted": ranges, "as_right": as_right, "same_text": False},
+        next="" if agrees else f"Compare on the same text: {LIVE}.",
+    )
+
+
+def _range(result) -> tuple[float, float, float]:
+    """(accept length, low, high) of a replay's walk."""
+    walks = [o.walk for o in result.outcomes]
+    low, high = ratio_interval([sum(w) for w in walks], [len(w) for w in walks])
+    return result.walk.accept_length, 1 + low, 1 + high
+
+
+def right_wiring(inv: Investigation) -> Wiring | None:
+    """What the drafter was trained on, by the dump's feed; None where the slots are not known."""
+    held = None if inv.dump is None else inv.dump_wiring.select(inv.dump.feed.aux)
+    return held if held is not None and held.known else None
+
+
+def _server(inv: Investigation, recording: Recording) -> str:
+    from eaglelab.engines.conventions import parse_engine
+
+    said = recording.session.engine
+    return parse_engine(said).title if said else inv.engine.title if inv.engine else "The server"
+
+
+# -- text, flags, log ------------------------------------------------------------------------------------------------------------------
+
+
+def text(inv: Investigation) -> Iterator[Finding]:
+    """The served answers beside the dump's to the same prompts: the same target, in the same arithmetic?"""
+    if not inv.served.given or inv.dump is None:
+        return
+    if inv.served.recording is None:
+        raise NotGiven("a recording of the server's answers", LIVE)
+    compared = inv.served.text(inv.served.recording)
+    kind, said = compared.diagnosis
+    if kind == "not compared":
+        raise NotGiven("an answer in tokens to a prompt of the dump's samples in the recording", LIVE)
+    titles = {
+        "identical": "The server writes the dump's text",
+        "near-ties": "The server writes the dump's text but for near-ties",
+        "other text": "The server writes other text than the dump's",
+    }
+    other, unsure = kind == "other text", "Whether the server writes the dump's text cannot be told"
+    yield Finding(
+        id="served.text",
+        title=f"{titles.get(kind, unsure)}: {compared.identical} of {len(compared.table)} answers are the same to the end",
+        status=Status.FAIL if other else Status.PASS if kind in titles else Status.CANNOT_TELL,
+        claim="The dump's answers are the served target's own, to the same prompts.",
+        evidence=f"{said}.",
+        numbers={k: v for k, v in compared.to_json().items() if k != "text"},
+        next="Serve the very checkpoint that wrote the dump's answers, unquantised and greedily, or dump this server's answers and train on them."
+        if other
+        else "",
+    )
+
+
+def flags(inv: Investigation) -> Iterator[Finding]:
+    """What the server says it runs with, beside the case's launch line, engine and config."""
+    side = inv.served
+    if not side.given:
+        return
+    ran = side.settings
+    if not ran:
+        raise NotGiven("the flags that the server runs with", f"a log from the server's start on holds them; so does a recording: {LIVE}")
+    asked = side.asked
+    both = [name for name in asked if ran.get(name) is not None]
+    apart = [name for name in both if not _same_setting(asked[name], ran[name])]
+    said = "; ".join(f"{name} = {ran[name]}, not {asked[name]}" for name in apart)
+    steps = ran.get("num_steps")
+    shortened = "num_draft_tokens" in apart and ran.get("eagle_topk", 1) == 1 and steps and ran["num_draft_tokens"] == steps + 1
+    yield Finding(
+        id="served.flags",
+        title=f"The server runs with other settings than the case says: {said}"
+        if apart
+        else f"The server runs with the case's settings: {', '.join(both)}"
+        if both
+        else "Nothing that the case says of its settings can be held against the server's own words",
+        status=Status.FAIL if apart else Status.PASS if both else Status.CANNOT_TELL,
+        claim="; ".join(f"{name} = {value}" for name, value in asked.items()),
+        evidence="The server: " + "; ".join(f"{name} = {value}" for name, value in ran.items() if value is not None) + ".",
+        numbers={"asked": asked, "ran": ran, "apart": apart},
+        next="With top-k 1 SGLang drafts a chain: the number of steps decides, and the draft tokens are one more. Set the steps."
+        if shortened
+        else "Find out which launch line and config this server was started with, and put these into the case (or start it with the case's)."
+        if apart
+        else "",
+    )
+
+
+def parity(inv: Investigation) -> Iterator[Finding]:
+    """The dump beside states captured from the running server: the direct proof of what it feeds."""
+    folder = inv.case.engine.capture
+    if folder is None:
+        return
+    from eaglelab.capture.parity import parity_of
+
+    found = parity_of(inv, folder)
+    wrong = "; ".join(s.sentence() for s in found.slots if s.verdict not in ("same", "not compared"))
+    titles = {
+        Status.PASS: "The server feeds the dump's own states: captured and dumped are the same, slot by slot",
+        Status.FAIL: f"The server feeds other states than the dump's: {wrong}",
+    }
+    yield Finding(
+        id="served.parity",
+        title=titles.get(
+            found.status, f"Whether the server feeds the dump's states cannot be told from the capture{': ' * bool(wrong)}{wrong}"
+        ),
+        status=found.status,
+        claim=f"What the dump feeds, slots {list(found.feed)}, is what the server feeds.",
+        evidence=found.summary,
+        numbers=found.to_json(),
+        next="See wiring.match for the ids that feed what the dump holds." if found.status is Status.FAIL else "",
+    )
+
+
+def _same_setting(asked: object, ran: object) -> bool:
+    return str(asked).lower() == str(ran).lower()
+
+
+def log(inv: Investigation) -> Iterator[Finding]:
+    """What the log's lines tell together: starts, graphs, an accept length that never moves, falls, or differs between ranks."""
+    if inv.case.engine.log is None:
+        return
+    from eaglelab.served import over_time
+
+    log, table = inv.served.log, inv.served.log.table
+    lines = over_time.passes(table)
+    if lines.empty:
+        title = f"No line of the log tells an accept length ({log.lines:,} lines read)"
+        how = "Is speculation on? SGLang prints `accept len` in its decode lines, vLLM a SpecDecoding line unless log stats are off."
+        yield Finding("served.log", title, Status.CANNOT_TELL, next=how)
+        return
+    starts, low, high = int(table["start"].max()) + 1, lines["accept_length"].min(), lines["accept_length"].max()
+    yield Finding(
+        id="served.log",
+        title=f"The log's accept length lies between {low:.2f} and {high:.2f} in {len(lines):,} lines",
+        status=Status.PASS,
+        claim="; ".join(lines["accept_definition"].dropna().unique()[:3]),
+        evidence=f"{starts} start{'s' if starts > 1 else ''} of the server in {log.lines:,} lines of the log. {_rates(lines)}".strip(),
+        numbers={"lines": len(lines), "low": low, "high": high, "starts": starts},
+    )
+    yield from _graphs(inv, over_time.graphs(table))
+    if (alike := over_time.constant(table)) is not None:
+        yield Finding(
+            "served.log.constant",
+            f"Every line of the log has the same accept length, {alike:.2f}: it is simulated, or nothing is measured",
+            Status.FAIL,
+            evidence=f"{len(lines):,} lines; real ones vary with the text.",
+            numbers={"accept_length": alike, "lines": len(lines)},
+            next="Unset SGLANG_SIMULATE_ACC_LEN and start the server again.",
+        )
+    falls = [c for c in over_time.trends(table) if over_time.fell(c)]
+    if falls:
+        listed = few([f"{c.before:.2f} to {c.after:.2f} in {c.name} ({c.low:+.2f} to {c.high:+.2f})" for c in falls], 4, "; ")
+        yield Finding(
+            "served.log.trend",
+            f"The accept length falls with uptime: {listed}",
+            Status.FAIL if len(falls) > 1 else Status.CANNOT_TELL,
+            evidence="First third of the lines against the last, of each start. "
+            + (
+                "It falls again after a restart, so the server's state is at fault, not the traffic."
+                if len(falls) > 1
+                else "The traffic may have changed meanwhile."
+            ),
+            numbers={"starts": [vars(c) for c in falls]},
+            next="Send the same prompts to a fresh and to an old server (`eaglelab live`); then without the prefix cache (`--disable-radix-cache`, "
+            "`--no-enable-prefix-caching`): blocks that are read before they are written do this.",
+        )
+    if (apart := over_time.ranks(table)) is not None:
+        yield Finding(
+            "served.log.ranks",
+            f"The ranks differ: {apart.name.replace(' and ', f' reaches {apart.before:.2f}, ')} {apart.after:.2f}",
+            Status.CANNOT_TELL,
+            evidence=f"Difference {apart.after - apart.before:+.2f} ({apart.low:+.2f} to {apart.high:+.2f}) over {apart.lines:,} lines.",
+            numbers=vars(apart),
+            next="Do the ranks get the same traffic? Then one of them runs other weights, flags or code.",
+        )
+
+
+def _rates(lines) -> str:
+    kinds = lines["rate_definition"].dropna().unique()
+    words = {"accepted_share": "accepted of all drafted tokens", "length_share": "accept length over draft tokens"}
+    return f"Its accept rate is {' and '.join(words.get(k, k) for k in kinds)}." if len(kinds) else ""
+
+
+def _graphs(inv: Investigation, by_batch) -> Iterator[Finding]:
+    """Passes that ran without a captured graph, by batch."""
+    off, lines = int(by_batch["off"].sum()), int(by_batch["lines"].sum())
+    if not lines:
+        return
+    cpu, said = inv.served.on_cpu, {"by_batch": by_batch.to_dict(orient="records"), "off": off, "lines": lines}
+    if not off or cpu:
+        title = (
+            "Every decode line ran as a captured graph" if not off else f"{off:,} of {lines:,} decode lines ran without a graph, on a CPU"
+        )
+        yield Finding("served.log.graphs", title, Status.PASS, numbers=said)
+        return
+    on = by_batch.loc[by_batch["off"] < by_batch["lines"], "running"]
+    largest = int(on.max()) if len(on) else 0
+    above = by_batch.loc[by_batch["off"] > 0, "running"]
+    yield Finding(
+        "served.log.graphs",
+        f"{off:,} of {lines:,} decode lines ran without a captured graph, at {int(above.min())} to {int(above.max())} running requests",
+        Status.FAIL,
+        claim="Graphs are on unless a flag or the batch size turns them off.",
+        evidence=f"The largest batch with a graph had {largest} requests." if largest else "No decode line ran as a graph.",
+        numbers=said,
+        next="Raise `--cuda-graph-max-bs` to the batch that is served (its memory is taken from the cache)."
+        if largest
+        else "Is `--disable-cuda-graph` (vLLM: `--enforce-eager`) on the launch line? Each pass then pays its launches one by one.",
+    )
