@@ -165,6 +165,8 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument("--boundaries", metavar="B,B,B", help="what it should feed, as in 3,16,28 (default: say only what it feeds)")
     text = "write the corrected copy beside the config, which stays as it is (default: print the difference)"
     sub.add_argument("--write", action="store_true", help=text)
+    text = "the server's launch line, a file that holds it, or a case: its flags are kept (default: a bare command)"
+    sub.add_argument("--launch", metavar="LINE", help=text)
     return parser
 
 
@@ -451,6 +453,8 @@ def cmd_live(args: argparse.Namespace) -> int:
 def cmd_wiring(args: argparse.Namespace) -> int:
     from eaglelab.drafter.config import config_path, read_config
     from eaglelab.engines.conventions import RULES
+    from eaglelab.engines.launch import parse_launch
+    from eaglelab.engines.server_command import server_command
     from eaglelab.engines.wiring_report import corrected_config, engine_wiring, write_corrected
 
     draft, target = read_config(args.config), read_config(args.target)
@@ -466,10 +470,23 @@ def cmd_wiring(args: argparse.Namespace) -> int:
         new, diff = (draft, "") if already else corrected_config(draft, wanted, target, args.engine)
         result |= {"corrected": new, "diff": diff}
         text += ["", "already so: nothing to change" if already else diff]
-        if args.write and not already:
-            path, served = write_corrected(args.config, new, fed.engine), config_path(args.config)
-            result["written"] = str(path)
-            text.append(f"written: {path}\nThe engine reads {served.name}: keep a copy of that one and put this one in its place")
+        if args.write:
+            written = None if already else write_corrected(args.config, new, fed.engine)
+            if written is not None:
+                result["written"] = str(written)
+                text.append(f"written: {written}")
+            commands = server_command(
+                fed.engine,
+                folder_of(args.target, "TARGET"),
+                str(config_path(args.config).parent),
+                parse_launch(launch_line(args.launch)) if args.launch else None,
+                draft_config=new,
+                target_config=target,
+                boundaries=wanted,
+                corrected=written and written.name,
+            )
+            result["commands"] = commands.to_json()
+            text += ["", visible(commands.text)]
     elif args.write:
         raise ValueError("--write needs --boundaries: what should the engine feed?")
     show(args, result, "\n".join(text))
@@ -477,6 +494,26 @@ def cmd_wiring(args: argparse.Namespace) -> int:
 
 
 # -- helpers ---------------------------------------------------------------------------------------------------------------------
+
+
+def launch_line(text: str) -> str:
+    """A launch line as it stands, from a file, or from a case's `[engine] launch`."""
+    path = Path(text)
+    if len(text) > 1024 or "\n" in text or not path.exists():
+        return text
+    if not is_case(path):
+        return path.read_text(encoding="utf-8")
+    from eaglelab.case import open_case
+
+    line = open_case(path).engine.launch
+    if line is None:
+        raise ValueError(f"{path}: the case gives no launch line; `[engine] launch` holds it")
+    return line
+
+
+def folder_of(path: Path, otherwise: str) -> str:
+    """The folder that a config.json stands in; a word in its place where only a config of another name is at hand."""
+    return str(path if path.is_dir() else path.parent) if path.is_dir() or path.name == "config.json" else otherwise
 
 
 def parse_boundaries(text: str) -> list[int | str]:
