@@ -63,6 +63,8 @@ class ContractServer:
             detailed,
             stop_token,
         )
+        self.counted: Callable[[list[int], int], list[int]] = lambda prompt, tokens: accepted_of(tokens)
+        """Prompt, tokens of the answer -> accepted drafts of each verify pass."""
         self.faults: deque[str] = deque()
         self.dies_after: int | None = None
         """Answers after which it stops listening."""
@@ -110,7 +112,7 @@ class ContractServer:
         finish = "length"
         if self.stop_token in ids:
             ids, finish = ids[: ids.index(self.stop_token) + 1], "stop"
-        accepted = accepted_of(len(ids))
+        accepted = self.counted(prompt, len(ids))
         with self.lock:
             self.accepted += accepted
             self.tokens += len(ids)

@@ -95,8 +95,9 @@ def _ask(
                     del running[future]
                     next(bar, None)
                     failed = 0 if error is None else failed + 1
-                    if failed >= stop_after and stopped is None:
-                        stopped = f"{failed} requests in a row got no answer, the last one: {error}"
+                    gone = failed >= stop_after or (failed and error.transient and not waiting and not running)
+                    if gone and stopped is None:
+                        stopped = f"the last {failed} requests got no answer: {error}"
         except KeyboardInterrupt:
             stopped = "interrupted"
             server.close()
