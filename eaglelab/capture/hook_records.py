@@ -81,28 +81,37 @@ def assemble(records: Records, texts: Sequence[Sequence[int]]) -> list[tuple[Ten
     """For each text (prompt and answer, as token ids, in the order in which they were sent) its states [T, K * H], one row for each of its
     first T tokens, or None; and what is to be said about it: "" where every token that was fed has its row."""
     out, at = [], 0
-    for text in texts:
-        text = tuple(text)
-        begin = next((i for i in range(at, len(records.passes)) if _matching(records.passes[i], text, 0) == _rows(records.passes[i])), None)
-        if begin is None:
+    for text in map(tuple, texts):
+        best, end = [], at
+        for begin in range(at, len(records.passes)):
+            rows, after = _follow(records.passes, begin, text)
+            if sum(map(len, rows)) > sum(map(len, best)):  # a health check may begin like a prompt
+                best, end = rows, after
+            if sum(map(len, best)) >= len(text) - 1:
+                break
+        if not best:
             out.append((None, _why_absent(records.passes[at:], text)))
             continue
-        rows, place, at = [], 0, begin
-        while at < len(records.passes) and place < len(text):
-            right = _matching(records.passes[at], text, place)
-            if right == 0:
-                break
-            rows.append(records.passes[at].states[:right])
-            place, at = place + right, at + 1
-        missing = len(text) - place
+        at = end
+        missing = len(text) - sum(map(len, best))
         # the answer's last token is never fed
         said = f"the last {missing} of {len(text)} tokens have no rows" if missing > 1 else ""
-        out.append((torch.cat(rows), said))
+        out.append((torch.cat(best), said))
     return out
 
 
-def _rows(one: Pass) -> int:
-    return len(one.states)
+def _follow(passes: Sequence[Pass], begin: int, text: tuple[int, ...]) -> tuple[list[Tensor], int]:
+    """(the rows of a text whose first pass is `begin`, the pass after its last); no rows where that pass is not the text's beginning."""
+    if _matching(passes[begin], text, 0) != len(passes[begin].states):
+        return [], begin
+    rows, place, at = [], 0, begin
+    while at < len(passes) and place < len(text):
+        right = _matching(passes[at], text, place)
+        if right == 0:
+            break
+        rows.append(passes[at].states[:right])
+        place, at = place + right, at + 1
+    return rows, at
 
 
 def _matching(one: Pass, text: tuple[int, ...], place: int) -> int:
@@ -120,7 +129,7 @@ def _why_absent(passes: Sequence[Pass], text: tuple[int, ...]) -> str:
     if not passes:
         return "no pass was recorded after the request before it: graphs replay without hooks (switch them off), or the recording stopped"
     tails = (p for p in passes if p.tokens and len(p.tokens) < len(text) and p.tokens == text[len(text) - len(p.tokens) :])
-    tail = max((_rows(p) for p in tails), default=0)
+    tail = max((len(p.states) for p in tails), default=0)
     if tail > 1:
         return f"only its last {tail} of {len(text)} tokens were run: the rest came from the cache; start the server with --disable-radix-cache"
     return "no pass begins with its tokens: was it sent to this server, one request at a time?"
