@@ -33,8 +33,8 @@ class Line(NamedTuple):
 class LineReader:
     """Iterate over it. What the file did wrong stands in `cut`, `long` (counts of lines) and `broken` (a sentence or None) afterwards."""
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, longest: int = LONGEST) -> None:
+        self.path, self.longest = Path(path), longest
         self.lines = self.bytes = self.cut = self.long = 0
         self.broken: str | None = None
 
@@ -61,7 +61,7 @@ class LineReader:
 
     def _split(self, file: IO[bytes]) -> Iterator[Line]:
         rest = b""
-        dropping = False  # inside a line that was longer than LONGEST
+        dropping = False  # inside a line that was longer than that
         while True:
             try:
                 block = file.read(BLOCK)
@@ -81,9 +81,9 @@ class LineReader:
                     yield from self._lines(piece, True)
             if dropping:
                 rest = held
-            elif len(rest) > LONGEST:
+            elif len(rest) > self.longest:
                 rest = rest.lstrip(b"\0")  # what truncating a log in use leaves at its head
-                if len(rest) > LONGEST:
+                if len(rest) > self.longest:
                     yield from self._lines(rest, False)
                     rest, dropping = held, True
         if rest.strip() and not dropping:
@@ -96,9 +96,9 @@ class LineReader:
             for part in filter(None, cut):
                 self.cut += 1
                 yield self._line(part, False)
-        if len(piece) > LONGEST:
+        if len(piece) > self.longest:
             self.long += 1
-            piece, whole = piece[:LONGEST], False
+            piece, whole = piece[: self.longest], False
         elif not whole:
             self.cut += 1
         yield self._line(piece, whole)
@@ -106,7 +106,7 @@ class LineReader:
     def _line(self, piece: bytes, whole: bool) -> Line:
         if b"\x1b" in piece:
             piece = ANSI.sub(b"", piece)
-        text = piece[:LONGEST].decode("utf-8", "replace")
+        text = piece[: self.longest].decode("utf-8", "replace")
         if whole and text.startswith("{") and text.endswith("}"):
             text = _unwrapped(text)
         return Line(self.lines, text, whole)

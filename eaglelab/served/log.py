@@ -16,7 +16,7 @@ from eaglelab.acceptance import ratio_interval
 from eaglelab.engines.conventions import Engine, parse_engine
 from eaglelab.served import bench_lines, sglang_log, vllm_log
 from eaglelab.served.counts import ServedCounts
-from eaglelab.served.lines import Line, LineReader
+from eaglelab.served.lines import LONGEST, Line, LineReader
 from eaglelab.served.rates import RateFormula, rate_formula
 from eaglelab.served.row import LogRow, as_table
 
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 WORTH = re.compile(
-    r"batch|server_args=|Speculative metrics|Decoding metrics|Avg prompt throughput|non-default args|LLM engine \(v|ersion \d|ccept|draft|spec_"
+    r"batch|server_args=|Speculative metrics|Decoding metrics|Avg prompt throughput|non-default args|LLM engine \(v|ersion \d|ccept|acc_len|draft|spec_"
 )
-SUMMARY = re.compile(r"(?i)accept|draft|throughput|batch size|position|^====")
-LARGEST_JSON = 2**28
-MEASURED = ("decode", "interval", "total", "request")
+SUMMARY = re.compile(r"(?i)accept|acc_len|draft|throughput|batch size|position|^====")
+LARGEST_JSON, LONGEST_JSON = 2**28, 2**26
+NUMBERS = ("running", "queue", "accept_length", "accept_rate", "accepted", "tok_s", "prompt_tok_s", "new_tokens", "graph")
+"""A row has one of them, or its line was not understood."""
 FEW_LINES = 5
 """Below this many lines no interval is given."""
 
@@ -150,7 +151,7 @@ def read_log(
     engine: with its version (`sglang==0.5.9`) where known; it decides what an accept rate means where the lines cannot. num_draft_tokens, steps:
     in force, where the log does not print them. Raises LogError for a file that cannot be read; nothing in a readable one raises.
     """
-    reader = LineReader(path)
+    reader = LineReader(path, LONGEST_JSON if Path(path).suffix == ".jsonl" else LONGEST)
     known = parse_engine(engine) if isinstance(engine, str) else engine
     reading = _Reading(known, num_draft_tokens, steps)
     whole = _json(reader.path)
@@ -220,8 +221,7 @@ class _Reading:
         if row.accept_length is not None and row.accept_length < 1:
             self.odd["impossible"] += 1
             row.accept_length = row.accept_definition = None
-        numbers = (row.running, row.queue, row.accept_length, row.accepted, row.tok_s, row.new_tokens, row.graph)
-        if all(number is None for number in numbers):
+        if all(getattr(row, name) is None for name in NUMBERS):
             self.odd[row.event] += 1
             return
         self.before_any = False

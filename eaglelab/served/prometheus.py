@@ -17,7 +17,7 @@ from typing import NamedTuple
 from eaglelab.served.counts import ServedCounts
 
 SAMPLE = re.compile(
-    r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?[ \t]+([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|[+-]?Inf|NaN)(?:[ \t]+-?\d+(?:\.\d+)?)?(?:[ \t]+#.*)?\s*"
+    r'([A-Za-z_:][\w:]*)(?:\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\})?[ \t]+([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|[+-]?Inf|NaN)(?:[ \t]+-?\d+(?:\.\d+)?)?(?:[ \t]+#.*)?\s*'
 )
 LABEL = re.compile(r'\s*([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"\s*(?:,|$)')
 ESCAPES = {"\\n": "\n", '\\"': '"', "\\\\": "\\"}

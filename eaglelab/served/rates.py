@@ -53,7 +53,9 @@ def rate_formula(
         given = f" with {num_draft_tokens} draft tokens" if num_draft_tokens is not None else ""
         return RateFormula(None, num_draft_tokens, f"neither formula makes accept length and accept rate of all lines{given}")
     if by_version and not agreed:
-        return RateFormula(None, num_draft_tokens, f"SGLang {version} prints {by_version.pop()}, the lines say {fits.pop()[0]}: another version ran")
+        return RateFormula(
+            None, num_draft_tokens, f"SGLang {version} prints {by_version.pop()}, the lines say {fits.pop()[0]}: another version ran"
+        )
     return RateFormula(None, num_draft_tokens, "both formulas make these numbers: the version or the draft tokens in force would tell")
 
 

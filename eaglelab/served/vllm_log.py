@@ -98,6 +98,7 @@ def _fields(body: str, whole: bool) -> tuple[dict[str, str], list[float] | None]
         elif rates is not None and not behind and RATE.fullmatch(piece):
             rates.append(float(piece))
         else:
+            rates = rates if behind else None
             break
     old = whole and next(iter(known), "") == "Draft acceptance rate"
     return known, rates if behind or old else None
