@@ -12,6 +12,7 @@ from typing import Any
 from eaglelab.acceptance import FEW_SAMPLES
 from eaglelab.findings import Change, Finding, Status, Verdict
 from eaglelab.investigation import Investigation
+from eaglelab.wiring import Wiring
 
 FAIL, PASS = Status.FAIL, Status.PASS
 BROKEN_SHARE = 0.05
@@ -25,9 +26,9 @@ FLAGS = {
 
 
 def verdict(findings: Iterable[Finding], inv: Investigation) -> Verdict:
-    """Faults are named in the order of the data's way: drafter, dump, wiring, training. All that are found are named."""
+    """Faults are named in the order of the data's way: drafter, dump, wiring, training, server. All that are found are named."""
     by_id = {f.id: f for f in findings}
-    faults = [fault for look in (_drafter, _dump, _text, _wiring, _training, _config) if (fault := look(by_id, inv)) is not None]
+    faults = [fault for look in (_drafter, _dump, _text, _wiring, _training, _config, _served) if (fault := look(by_id, inv)) is not None]
     if not faults:
         return _no_fault(by_id, inv)
     stages = list(dict.fromkeys(f.stage for f in faults))
@@ -98,6 +99,7 @@ def _wiring(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
         words = f"{ground} boundaries {held} and {inv.engine.title} feeds it {fed}.{cost}"
     else:
         words = f"{inv.engine.title} feeds boundaries {fed}, and the dump does not hold that. {match.evidence}{cost}"
+    words += _confirmed(by_id, fed)
     changes = _changes(match.numbers.get("ids", {}), inv)
     if works is FAIL:
         words += " The drafter does not work on its own dump either, so this change alone may not help."
@@ -106,6 +108,20 @@ def _wiring(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     else:
         words += " Which boundaries the dump holds needs the target or a sketch before the ids can be written."
     return Verdict("wiring", confidence, words, changes)
+
+
+def _confirmed(by_id: dict[str, Finding], fed: Wiring) -> str:
+    """What the server itself says of a wrong wiring: states captured from it, and its counters beside the prediction for what it feeds."""
+    words, parity, expected = "", by_id.get("served.parity"), by_id.get("served.expected")
+    if parity is not None and parity.status is FAIL:
+        words += f" States captured from the server show it: {parity.title}."
+    if expected is not None and expected.status is PASS:
+        numbers = expected.numbers
+        if not numbers["same_text"]:
+            words += f" What the server says agrees: {expected.title}."
+        elif numbers["fed"]["wiring"] == fed.to_json():
+            words += f" The server's own counters confirm it: {expected.title}."
+    return words
 
 
 def _another_feed(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
@@ -190,10 +206,20 @@ def _config(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     return Verdict("engine", "sure" if sure else "likely", " ".join(f"{f.title}. {f.next}" for f in bad))
 
 
+def _served(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
+    """The server does not do what its config says, or not what the replay predicts for it."""
+    told = {"served.parity"} if _status(by_id, "wiring.match") is FAIL else set()  # said there
+    bad = [f for k, f in by_id.items() if k.startswith("served.") and f.status is FAIL and k not in told]
+    if not bad:
+        return None
+    both = {"served.parity", "served.expected"} <= {f.id for f in bad}  # by value, and by what it costs
+    return Verdict("engine", "sure" if both else "likely", " ".join(f"{f.title}. {f.next}".strip() for f in bad))
+
+
 def _no_fault(by_id: dict[str, Finding], inv: Investigation) -> Verdict:
     settled = FLAGS | {"config.training_residual"} if _status(by_id, "replay.choices") is PASS else set()  # replayed both ways
     open_questions = [f for f in by_id.values() if f.status is Status.CANNOT_TELL and f.id not in settled]
-    missing = [f for f in by_id.values() if f.status is Status.NOT_GIVEN]
+    missing = [f for f in by_id.values() if f.status is Status.NOT_GIVEN and not f.id.startswith("served.")]
     expected = by_id.get("replay.expected")
     reach = f" {expected.title}." if expected is not None and expected.status is PASS else ""
     wrong = [f.title for f in by_id.values() if f.id.startswith(("wiring.claims", "dump.format")) and f.status is FAIL]
@@ -210,9 +236,12 @@ def _no_fault(by_id: dict[str, Finding], inv: Investigation) -> Verdict:
     # That there is nothing to hold a mask against is no sign against it.
     doubts = failing or [f for f in open_questions if f.id != "text.shift" or f.numbers.get("by", "error")]
     if _status(by_id, "wiring.match") is PASS and _status(by_id, "replay.works") is PASS:
-        text = (
-            f"The engine feeds what the drafter was trained on, and the drafter works on its own.{reach}{aside} A lower accept length is "
-            "made elsewhere; a good one that is slow is a matter of cost."
+        served = by_id.get("served.expected")
+        reached = served is not None and served.status is PASS
+        text = f"The engine feeds what the drafter was trained on, and the drafter works on its own.{reach}{aside} " + (
+            f"{served.title}: nothing is lost on the way to the server; if it is slow, that is a matter of cost."
+            if reached
+            else "A lower accept length is made elsewhere; a good one that is slow is a matter of cost."
         )
         left = f" Still open: {questions}." if questions else ""
         few = inv.dump is not None and len(inv.samples) < FEW_SAMPLES
