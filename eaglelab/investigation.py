@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # torch, pandas and transformers load with the parts that nee
     from eaglelab.engines.training import Framework
     from eaglelab.replay import Judge, Ranking, Replay, Variant
     from eaglelab.replay.last_state import LastState
+    from eaglelab.replay.tree import TreeReplay
     from eaglelab.served_case import ServedCase
     from eaglelab.target import FinalNorm
 
@@ -318,6 +319,22 @@ class Investigation(OpenedCase):
         """The replay on the dump's own feed, over all steps, with the target's probabilities where its head judges. All comparisons share it."""
         return self.replay_of([self.feeds.dump], probabilities=True)[0]
 
+    def tree_replay(
+        self, variant: Variant | None = None, *, topk: int | None = None, num_draft_tokens: int | None = None
+    ) -> TreeReplay | None:
+        """Draft trees on a variant (default: the dump's feed). topk, num_draft_tokens: by default both are the launch line's; None where that
+        says nothing of trees. Raises NotGiven, and ValueError for a tree that cannot be, or one whose tokens have no embedding rows."""
+        from eaglelab.replay.tree import tree_replay
+
+        line = self.launch if topk is None else None
+        topk = topk or (line.eagle_topk if line else None) or 1
+        nodes = num_draft_tokens or (line.num_draft_tokens if line else None)
+        if topk == 1:
+            return None
+        rows, target_rows = self._rows_to_draft
+        options = {"steps": self.steps, "topk": topk, "num_draft_tokens": nodes, "target_embed": target_rows}
+        return tree_replay(self.drafter, self.replay_samples, rows, variant or self.feeds.dump, self.judge, **options)
+
     def replay_named(self, label: str) -> Replay | None:
         """The finalist that carries a label, None where it was not run."""
         return next((r for r in self.replays[1] if r.variant.label == label), None)
@@ -488,6 +505,25 @@ class Investigation(OpenedCase):
             need = "the replay needs the embedding of every token of the samples, and most drafter checkpoints carry no table"
             raise NotGiven("embedding rows", f"{need}: give `[target] path`, or {HOW}")
         return self.embedding
+
+    @cached_property
+    def _rows_to_draft(self) -> tuple[EmbeddingRows, EmbeddingRows | None]:
+        """`_rows` and `boundary_rows` with the rows of the draft vocabulary, from wherever a whole table is at hand: a tree is fed what it drafts."""
+        import torch
+
+        from eaglelab.drafter.checkpoint import own_embedding
+        from eaglelab.drafter.embedding import EmbeddingRows
+        from eaglelab.target import TensorSource
+
+        own, target, config = self._rows(), self.boundary_rows, self.drafter.config
+        said = self.drafter.target_ids.cpu()
+        ids = torch.cat([self._token_ids, said[(said >= 0) & (said < config.vocab_size)]]).unique()
+        wider = None
+        if self.target_rows is not None and self.case.drafter.embed is None:
+            wider = EmbeddingRows(ids, TensorSource(self.case.target.path).embedding_rows(ids), self.target_rows.source)
+        if own is not self.target_rows and self.case.drafter.path is not None:
+            return own_embedding(self.case.drafter.path, ids) or own, wider or target
+        return wider or own, wider or target
 
 
 def _first_slot_of(wiring: Sequence[Boundary]) -> dict[Any, Any]:
