@@ -64,10 +64,14 @@ class EngineSection:
     """A dump of the states that the running engine feeds (`eaglelab live … --capture DIR`)."""
     url: str | None = None
     draft_config: Path | None = None
+    source: str | None = None
+    """A wheel, an sdist or a folder of the engine, or `installed`: its own code says what it captures. Absolute, but for `installed`."""
 
     @property
     def spec(self) -> str | None:
-        """`sglang==0.5.23`, `sglang`, or None: as `parse_engine` takes it."""
+        """`sglang==0.5.23`, `sglang`, `sglang@PATH` or None: as `parse_engine` takes it."""
+        if self.name is not None and self.source is not None:
+            return f"{self.name}@{self.source}"
         return self.name if self.name is None or self.version is None else f"{self.name}=={self.version}"
 
 
@@ -258,6 +262,10 @@ def _launch(value: Any, where: str, file: Path) -> str:
     return text
 
 
+def _source(value: Any, where: str, file: Path) -> str:
+    return value if value == "installed" else str(_path(value, where, file))
+
+
 def _split(value: Any, where: str, file: Path) -> str:
     if value not in SPLITS:
         raise CaseError(f"{where} is {_shown(value)}, expected one of {', '.join(map(repr, SPLITS))}")
@@ -299,6 +307,7 @@ CHECKS = {
     "tuple[int, ...] | None": _slots,
     "dict[str, Any] | None": _names,
     "launch": _launch,
+    "source": _source,
     "split": _split,
 }
 """How a value is checked: by the name of its key, else by the type of the field."""

@@ -60,6 +60,26 @@ def engine_feeds(inv: Investigation) -> Iterator[Finding]:
     )
 
 
+def engine_source(inv: Investigation) -> Iterator[Finding]:
+    """Where the engine's own code is given: whether it and the shipped table say the same for this config."""
+    fed = inv.engine_wiring
+    if fed is None or fed.engine.source is None:
+        return
+    from eaglelab.engines.source.convention import disagreement
+
+    differ = disagreement(fed.engine, fed.target.architecture, fed.ids, fed.target.num_layers)
+    if differ is not None:
+        yield Finding(
+            "wiring.engine_source",
+            f"The code of {fed.engine.title} feeds {Wiring(differ.own.boundaries)}, the shipped table says {Wiring(differ.by_table.boundaries)}",
+            Status.FAIL,
+            claim=f"The table's row for {fed.target.architecture} in {fed.engine.name} {fed.engine.version}.",
+            evidence=" ".join([f"Read in {fed.convention.read}.", *differ.own.notes]),
+            numbers={"own": Wiring(differ.own.boundaries).to_json(), "table": Wiring(differ.by_table.boundaries).to_json(), "ids": fed.ids},
+            next="The engine's own code holds: is the copy patched? If not, the table is wrong and should be mended.",
+        )
+
+
 def versions(inv: Investigation) -> Iterator[Finding]:
     """Whether the same config feeds something else in other versions of the engine: what an upgrade silently changes."""
     fed = inv.engine_wiring

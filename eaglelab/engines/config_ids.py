@@ -33,11 +33,16 @@ def config_ids(drafter_config: Mapping[str, Any], convention: Convention) -> Con
             continue
         ids, key = check_ids(value, f"{candidate} in the drafter's config"), candidate
         break
+    after_key, after = convention.family.get("layer_output_key"), None
+    if ids is None and after_key and (after := look_up(drafter_config, after_key)):
+        ids, key = convention.from_layer_outputs(check_ids(after, f"{after_key} in the drafter's config")), after_key
     looks_at, taken = " or ".join(keys) or "no config key", "the ids there" if key else "its default"
     notes = [
         f"{ignored} = {value} is not read by {convention.engine.title}, which looks at {looks_at} and takes {taken}."
         for ignored, value in ignored_ids(drafter_config, convention).items()
     ]
+    if after:
+        notes.append(f"{after_key} = {after} counts layers' outputs: {convention.engine.title} takes each id + 1.")
     key_note = convention.family.get("key_note")
     if key_note and key == key_note["key"]:
         notes.append(key_note["text"])
@@ -56,9 +61,13 @@ def read_keys(drafter_config: Mapping[str, Any], convention: Convention) -> tupl
     return tuple(family["speculators_keys" if "speculators_model_type" in drafter_config and "speculators_keys" in family else "keys"])
 
 
-def uses_aux_hidden_states(drafter_config: Mapping[str, Any]) -> bool:
-    """False when `eagle_config.use_aux_hidden_state` is false: the drafter is then handed the target's final state alone."""
-    return look_up(drafter_config, "eagle_config.use_aux_hidden_state") is not False
+def uses_aux_hidden_states(drafter_config: Mapping[str, Any], convention: Convention | None = None) -> bool:
+    """False when `eagle_config.use_aux_hidden_state` is false: the drafter is then handed the target's final state alone.
+
+    Always true for an engine version (`convention`) that does not read the key.
+    """
+    off = look_up(drafter_config, "eagle_config.use_aux_hidden_state") is False
+    return not off or (convention is not None and not convention.reads_use_aux)
 
 
 def look_up(config: Mapping[str, Any], key: str) -> Any:

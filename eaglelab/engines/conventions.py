@@ -39,6 +39,8 @@ RULES = {
     "plus_one": "id k is boundary k + 1, the output of layer k",
     "plus_one_if_first_is_1": "id k is boundary k + 1 when the first id is 1, else boundary k",
     "as_is_if_max_is_N": "id k is boundary k when the largest id is N, else boundary k + 1",
+    "fixed": "ids are not read, the default boundaries are always taken",
+    "engine": "the engine's own function is run for each list of ids",
     "none": "nothing is captured",
 }
 """The rules of the table in words."""
@@ -58,8 +60,12 @@ class Engine:
 
     name: str
     version: str | None = None
+    source: str | None = None
+    """A wheel, an sdist or a folder of the engine, or `installed`: then its own code is asked, and the version is read there."""
 
     def __str__(self) -> str:
+        if self.source is not None:
+            return f"{self.name}@{self.source}"
         return self.name if self.version is None else f"{self.name}=={self.version}"
 
     @property
@@ -69,17 +75,23 @@ class Engine:
         return title if self.version is None else f"{title} {self.version}"
 
     @property
+    def in_a_file_name(self) -> str:
+        """`sglang-0.5.23`, `vllm`."""
+        return self.name if self.version is None else f"{self.name}-{self.version}"
+
+    @property
     def is_engine(self) -> bool:
         """True for what serves (SGLang, vLLM), False for a training framework or a naming scheme."""
         return table()["families"][self.name]["kind"] == "engine"
 
 
 def parse_engine(text: str, version: str | None = None, what: str = "engine") -> Engine:
-    """`sglang==0.5.23`, `sglang 0.5.23`, `vllm` or a name with the version apart. Raises ConventionError for what is not known.
+    """`sglang==0.5.23`, `sglang 0.5.23`, `vllm` or a name with the version apart; `sglang@PATH` asks the engine's own code (`Engine.source`).
 
-    what: `engine` takes every name of the table, `training framework` only those that train.
+    what: `engine` takes every name of the table, `training framework` only those that train. Raises ConventionError for what is not known,
+    SourceError (one too) for a PATH that holds no such engine.
     """
-    match = re.fullmatch(r"\s*([A-Za-z][\w-]*?)\s*(?:(?:==|@|\s)\s*v?(\S+))?\s*", str(text))
+    match = re.fullmatch(r"\s*([A-Za-z][\w-]*?)\s*(?:@(?P<source>.*\S)|(?:==|\s)\s*v?(?P<version>\S+))?\s*", str(text))
     if match is None:
         raise ConventionError(f"got {what} {text!r}, expected a name with or without a version, such as sglang==0.5.23")
     name = ALIASES.get(match[1].lower(), match[1].lower())
@@ -87,7 +99,9 @@ def parse_engine(text: str, version: str | None = None, what: str = "engine") ->
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         raise ConventionError(f"unknown {what} {match[1]!r}{f', did you mean {near[0]!r}?' if near else '.'} Known: {', '.join(known)}")
-    version = version or match[2]
+    if match["source"] and not _is_version(match["source"]):
+        return _from_source(name, match["source"])
+    version = version or match["version"] or match["source"]
     if version is None:
         return Engine(name)
     try:
@@ -95,6 +109,22 @@ def parse_engine(text: str, version: str | None = None, what: str = "engine") ->
     except InvalidVersion:
         raise ConventionError(f"got version {version!r}, expected one such as 0.5.23") from None
     return Engine(name, version.removeprefix("v"))
+
+
+def _is_version(text: str) -> bool:
+    """`sglang@0.5.23` is a version, unless a file of that name is there."""
+    try:
+        return Version(text) is not None and not Path(text).expanduser().exists()
+    except InvalidVersion:
+        return False
+
+
+def _from_source(name: str, place: str) -> Engine:
+    if table()["families"][name]["kind"] != "engine":
+        raise ConventionError(f"got {name}@{place}: only an engine's own code can be asked, sglang@PATH or vllm@PATH; {name} trains")
+    from eaglelab.engines.source.archive import open_source
+
+    return Engine(name, open_source(name, place).version, place)
 
 
 class Fed(NamedTuple):
@@ -113,7 +143,7 @@ class Convention:
     engine: Engine
     architecture: str | None
     rule: str
-    """`as_is`, `plus_one`, `plus_one_if_first_is_1`, `as_is_if_max_is_N`, or `none` where nothing can be captured."""
+    """A name of `RULES`; `engine` where the engine's own function is none of them and is run for each list (engines/source)."""
     default: tuple[str, ...]
     """Boundaries taken when no ids are given, as formulas in N: `2`, `N//2`, `N-3`."""
     order: str = "ascending"
@@ -121,6 +151,7 @@ class Convention:
     """What becomes of boundary N: `captured`, `missing`, `error`, `index_error`, or `final` (the normed state in its place)."""
     embedding: str = "captured"
     negative: str = "missing"
+    """What becomes of a number below 0: `missing`, `from_end` (as a Python index of N + 1 states), `wraps` (as one of N layers)."""
     bug: str | None = None
     """`no_residual`: captured without the residual added, so that a slot is no boundary at all."""
     note: str = ""
@@ -130,6 +161,19 @@ class Convention:
     family: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """The table's entry for the engine: `title`, `keys` (config keys read for ids, dotted, the first that is there wins), …"""
 
+    @property
+    def reads_use_aux(self) -> bool:
+        """Whether this version reads `eagle_config.use_aux_hidden_state`."""
+        said, since = self.family.get("use_aux"), self.family.get("use_aux_since")
+        if isinstance(said, bool):
+            return said
+        return since is None or self.engine.version is None or Version(self.engine.version) >= Version(since)
+
+    @staticmethod
+    def from_layer_outputs(ids: Sequence[int]) -> list[int]:
+        """Ids that count layers' outputs (DFlash's `target_layer_ids`) as vLLM turns them into its own."""
+        return [layer_id + 1 for layer_id in ids]
+
     def feed(self, ids: Sequence[int] | None, num_layers: int) -> Fed:
         """The boundaries fed for these ids, or for none given. Raises ConventionError for ids that are not integers or N below 1."""
         _check_layers(num_layers)
@@ -137,8 +181,11 @@ class Convention:
         if self.rule == "none":
             slots = len(ids) if ids is not None else 3
             return Fed((None,) * slots, (self.note or f"{title} captures nothing for {self.architecture}.",))
+        if ids is not None and self.rule == "fixed":
+            fed = self._capture(self._default_numbers(num_layers), num_layers, None)
+            return Fed(fed.boundaries, (f"{title} reads no layer ids: it always takes boundaries {list(fed.boundaries)}.", *fed.notes))
         if ids is None:
-            numbers = [_formula(text, num_layers) for text in self.default]
+            numbers = self._default_numbers(num_layers)
             fed = self._capture(numbers, num_layers, None)
             taken = f"boundaries {numbers} for {num_layers} layers"
             return Fed(fed.boundaries, (f"No ids given where {title} reads them: its default is taken, {taken}.", *fed.notes))
@@ -167,10 +214,14 @@ class Convention:
         by_version = [fed_by_version(self.engine.name, self.architecture, ids, num_layers).values() for ids in fitting]
         return max(zip(fitting, by_version, strict=True), key=lambda pair: list(pair[1]).count(wanted))[0]
 
+    def _default_numbers(self, num_layers: int) -> list[int]:
+        return [formula(text, num_layers) for text in self.default]
+
     def _shift(self, ids: list[int], num_layers: int) -> list[int]:
         """The rule alone: ids to boundary numbers, before anything is captured."""
         add = {
             "as_is": 0,
+            "fixed": 0,
             "plus_one": 1,
             "plus_one_if_first_is_1": int(ids[0] == 1),
             "as_is_if_max_is_N": int(max(ids) != num_layers),
@@ -182,6 +233,12 @@ class Convention:
     def _capture(self, numbers: list[int], num_layers: int, ids: list[int] | None) -> Fed:
         """What is handed over of these boundary numbers, and what is to be said about it. ids: None for the default."""
         title, order, fed, notes = self.engine.title, numbers, [], []
+        if self.negative == "wraps" and any(-num_layers <= b < 0 for b in numbers):
+            numbers = [b + num_layers if -num_layers <= b < 0 else b for b in numbers]
+            order = numbers
+            notes.append(
+                f"The ids {ids} count from the end in {title} where they are below -1: -2 marks the last layer, boundary {num_layers - 1}."
+            )
         if self.order == "ascending":
             order = sorted(set(numbers))
             given = f"The boundaries {numbers}" if ids is None else f"The ids {ids}"
@@ -198,7 +255,8 @@ class Convention:
             notes.append(f"{name} is {place}: {self._says_when_missing(b, num_layers)}")
         missing = len(numbers) - len(fed)
         if missing and fed:
-            notes.append(f"The drafter's fc expects {len(numbers)} slots and would be given {len(fed)}: the engine fails on the width.")
+            end = "it stops with 'captured X of Y aux hidden states'" if self.last == "error" else "the engine fails on the width"
+            notes.append(f"The drafter's fc expects {len(numbers)} slots and would be given {len(fed)}: {end}.")
         if 0 in fed and self.embedding == "raises":
             notes.append(f"The embedding (boundary 0) adds a residual that is still None in {title}: unpatched, it raises.")
         if FINAL in fed:
@@ -210,7 +268,7 @@ class Convention:
 
     def _says_when_missing(self, number: int, num_layers: int) -> str:
         title = self.engine.title
-        if self.last == "index_error" and number >= num_layers:
+        if self.last == "index_error" and not -num_layers <= number < num_layers:
             return f"{title} stops at start-up with an IndexError."
         if self.last == "error":
             return f"{title} stops with 'captured X of Y aux hidden states'."
@@ -222,6 +280,8 @@ class Convention:
             return [self.note or "It captures nothing for this target."]
         if not wanted:
             return ["No boundaries are wanted."]
+        if self.rule == "fixed":
+            return [f"It reads no layer ids: it always takes boundaries {self._default_numbers(num_layers)}."]
         reasons = [f"Slot {slot} has no boundary (cannot tell)." for slot, b in enumerate(wanted) if b is None]
         if FINAL in wanted and self.last != "final":
             reasons.append("The state after the final norm is never captured by layer ids.")
@@ -246,11 +306,23 @@ class Convention:
 
 
 def convention_for(engine: Engine | str, architecture: str | None = None) -> Convention:
-    """The row that holds for this engine version and target architecture (a class name from the target config's `architectures`).
+    """What holds for this engine and target architecture (a class name from the target config's `architectures`).
+
+    Read from the engine's own code where `engine.source` gives it, else the row of the table. Raises ConventionError.
+    """
+    engine = parse_engine(engine) if isinstance(engine, str) else engine
+    if engine.source is not None:
+        from eaglelab.engines.source.convention import source_convention
+
+        return source_convention(engine, architecture)
+    return table_convention(engine, architecture)
+
+
+def table_convention(engine: Engine, architecture: str | None = None) -> Convention:
+    """The row of the table that holds for this engine version and target architecture.
 
     An architecture not in the table gets the engine's usual rule, an unknown version the newest rule; both are said in `assumptions`.
     """
-    engine = parse_engine(engine) if isinstance(engine, str) else engine
     rows = [row for row in table()["rows"] if row["family"] == engine.name]
     listed = [row for row in rows if architecture is not None and architecture in row.get("architectures", ())]
     assumptions = []
@@ -358,7 +430,7 @@ def _check_layers(num_layers: int) -> None:
         raise ConventionError(f"got {num_layers!r} target layers, expected a positive integer")
 
 
-def _formula(text: str, num_layers: int) -> int:
+def formula(text: str, num_layers: int) -> int:
     """`2`, `N//2+1`, `N-3` for N layers."""
     match = re.fullmatch(r"(?:(N)(//2)?)?([+-]?\d+)?", text)
     base = 0 if match[1] is None else num_layers // 2 if match[2] else num_layers

@@ -73,6 +73,7 @@ class EngineWiring:
     def to_json(self) -> dict[str, Any]:
         return {
             "engine": str(self.engine),
+            "version": self.engine.version,
             "architecture": self.target.architecture,
             "num_layers": self.target.num_layers,
             "ids": self.ids,
@@ -95,13 +96,15 @@ def engine_wiring(draft_config: Mapping[str, Any], target_config: Mapping[str, A
     target = target_shape(target_config)
     convention = convention_for(engine, target.architecture)
     found = config_ids(draft_config, convention)
-    if engine.is_engine and not uses_aux_hidden_states(draft_config):
+    if engine.is_engine and not uses_aux_hidden_states(draft_config, convention):
         note = "eagle_config.use_aux_hidden_state is false: no layers are captured, the drafter is given the target's final normed state."
         fed, found, others = Fed((FINAL,), (note,)), found._replace(ids=None, key=None), []
     else:
         fed = convention.feed(found.ids, target.num_layers)
         others = versions_that_differ(engine, target.architecture, found.ids, target.num_layers)
     notes, captured, slots = [*found.notes, *fed.notes], len(fed.boundaries), num_slots(draft_config)
+    if engine.is_engine and fed.boundaries != (FINAL,) and not uses_aux_hidden_states(draft_config):
+        notes.append(f"eagle_config.use_aux_hidden_state is false, which {engine.title} does not read: it captures all the same.")
     if engine.is_engine and captured != slots:
         notes.append(f"The config describes an fc of {slots} slots and {engine.title} captures {captured}: the widths do not fit.")
     notes += [f"Other versions feed other boundaries for the same config: {other}." for other in others]
@@ -156,7 +159,7 @@ def _write_ids(config: dict[str, Any], ids: list[int], key: str) -> None:
 
 def corrected_name(engine: Engine) -> str:
     """`config.sglang-0.5.23.json`: beside the original, never in its place."""
-    return f"config.{engine.name}{'' if engine.version is None else '-' + engine.version}.json"
+    return f"config.{engine.in_a_file_name}.json"
 
 
 def write_corrected(config: str | Path, new: Mapping[str, Any], engine: Engine) -> Path:

@@ -1,0 +1,66 @@
+"""Rows of the convention table out of published wheels: what each says of each architecture, and the versions between which it changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from packaging.version import Version
+
+from eaglelab.engines.conventions import USUAL_DEFAULT
+from eaglelab.engines.source.archive import open_source
+from eaglelab.engines.source.convention import measure
+from eaglelab.engines.source.interpreter import CannotTell
+from eaglelab.engines.source.sglang import targets
+
+USUAL = {"last": "missing", "embedding": "captured", "negative": "missing", "bug": None, "default": USUAL_DEFAULT, "note": ""}
+"""Words of a row that need not be written."""
+
+
+def words_of(name: str, wheel: str) -> tuple[str, dict[str, dict[str, Any]]]:
+    """(version, {architecture: the table's words for it}) of one wheel; where the code cannot be followed, {"cannot_tell": reason}."""
+    source, found = open_source(name, wheel), {}
+    for architecture, asked in targets(source).items():
+        try:
+            words = measure(asked)
+            found[architecture] = {k: v for k, v in words.items() if v and USUAL.get(k, ()) != v} | {"read": asked.read}
+        except CannotTell as reason:
+            found[architecture] = {"cannot_tell": str(reason)}
+    return source.version, found
+
+
+def rows_of(by_version: Mapping[str, Mapping[str, Mapping[str, Any]]], name: str) -> list[dict[str, Any]]:
+    """Rows, each for architectures that changed to the same words in the same version. by_version: version -> `words_of`."""
+    versions = sorted(by_version, key=Version)
+    changes: dict[str, list[str]] = {}
+    for architecture in sorted({a for found in by_version.values() for a in found}):
+        before = None
+        for place, version in enumerate(versions):
+            words = by_version[version].get(architecture)
+            words = {k: v for k, v in words.items() if k != "read"} if words else {"rule": "none"} if before else None
+            if words != before and words is not None:
+                span = {"since": version, "after": versions[place - 1] if place else None}
+                changes.setdefault(json.dumps([version, span, words]), []).append(architecture)
+            before = words
+    rows = []
+    for key, architectures in sorted(changes.items(), key=lambda item: Version(json.loads(item[0])[0])):
+        version, span, words = json.loads(key)
+        where = sorted({by_version[version].get(a, {}).get("read", "").removeprefix("srt/models/") for a in architectures} - {""})
+        rows.append({"family": name, "architectures": architectures, **span, **words, "read": where})
+    return rows
+
+
+def as_toml(rows: Iterable[Mapping[str, Any]]) -> str:
+    """The rows as they stand in `conventions.toml`."""
+    text = []
+    for row in rows:
+        text.append("[[rows]]")
+        for key, value in row.items():
+            if value is None or key == "assumptions":
+                continue
+            if key == "read":
+                value = f"SGLang {row['since']}, own functions run: {', '.join(value) or 'no longer there'}"
+            text.append(f"{key} = {json.dumps(value, ensure_ascii=False)}")
+        text.append("")
+    return "\n".join(text)
