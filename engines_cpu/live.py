@@ -92,7 +92,7 @@ def main() -> int:
         print(f"{row.run}: served {number(row.served)}, {row.seconds} s{''.join('; ' + f for f in row.faults)}", flush=True)
     faults = [f"{row.run}: {fault}" for row in rows for fault in row.faults]
     if args.all:
-        faults += stand_in()
+        faults += stand_in() + captured()
     text = report(rows, faults)
     (LIVE / "runs" / "result.txt").write_text(text)
     (LIVE / "runs" / "result.json").write_text(json.dumps({"runs": [asdict(r) for r in rows], "faults": faults}, indent=2) + "\n")
@@ -173,6 +173,23 @@ def stand_in() -> list[str]:
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     print((done.stdout.splitlines() or ["the stand-in's test printed nothing"])[-1], flush=True)
     return [f"stand-in: {done.stderr.strip().splitlines()[-1][:300]}"] if done.returncode else []
+
+
+def captured() -> list[str]:
+    """States captured from both engines against the example's dump."""
+    from capture_parity import CAPTURES, SAMPLES, as_expected
+
+    from eaglelab.investigation import Investigation
+
+    inv, faults = Investigation(str(EXAMPLE), max_samples=SAMPLES), []
+    for name, run in CAPTURES.items():
+        try:
+            faults += (
+                [] if as_expected(run, inv) else [f"{name}: the captured states are not the expected boundaries, see .live/capture/{name}"]
+            )
+        except (EngineError, ValueError) as error:
+            faults.append(f"{name}: {error}")
+    return faults
 
 
 def report(rows: list[Row], faults: list[str]) -> str:

@@ -12,18 +12,23 @@ from runs import RECORDED, ROOT, Run
 from eaglelab.served.recording import Recording, RecordingWriter
 
 METRICS = re.compile(
-    r"^(# (HELP|TYPE) )?(sglang:(spec_|generation_tokens|prompt_tokens_total|num_requests_total|gen_throughput)"
-    r"|vllm:(spec_decode_|generation_tokens|prompt_tokens_total|request_success))"
+    r"^(# (HELP|TYPE) )?(sglang:(spec_|(generation|prompt)_tokens_total|num_requests_total|gen_throughput)"
+    r"|vllm:(spec_decode_|(generation|prompt)_tokens_total|request_success))"
 )
-INFO = re.compile(r"^(speculative_|version$|dtype$|device$|model_path$|disable_|page_size$|internal_states$|models$|attention_backend$)")
+INFO = re.compile(
+    r"^(version|dtype|device|model_path|attention_backend|page_size|disable_(radix_cache|overlap_schedule|cuda_graph)|internal_states|models"
+    r"|speculative_(algorithm|draft_model_path|num_steps|eagle_topk|num_draft_tokens|attention_mode|use_rejection_sampling))$"
+)
 STATE = re.compile(r"spec_|speculative_|last_gen_throughput|effective_max_running")
-META = re.compile(r"^(spec_|prompt_tokens$|completion_tokens$|cached_tokens$|e2e_latency$)")
-NOISE = re.compile(r"Unsupported dimension or dtype for prepacking|Ignore import error when loading")
-"""Lines that SGLang prints for each weight and each model class that the stand-in or a CPU lacks."""
+META = re.compile(r"^(spec_accept_length|spec_accept_rate|cached_tokens)$")
+NOISE = re.compile(r"Unsupported dimension or dtype for prepacking|Ignore import error when loading|UserWarning|^  warnings\.warn\(")
+"""What SGLang prints for each weight and each model class that the stand-in or a CPU lacks, and Python's warnings."""
+LOGGED = ("vllm-right", "vllm-claimed", "sglang-right", "sglang-claimed", "sglang-tree")
+"""Runs whose log is shipped; the others' would say nothing more."""
 
 
 def ship(run: Run, folder: Path) -> None:
-    """Write RECORDED/<name>.jsonl and <name>.log from a run's folder."""
+    """Write RECORDED/<name>.jsonl and <name>.log from a run's folder; a log only of LOGGED."""
     whole = Recording.load(folder / "recording.jsonl")
     out = RECORDED / f"{run.name}.jsonl"
     out.unlink(missing_ok=True)
@@ -34,14 +39,15 @@ def ship(run: Run, folder: Path) -> None:
     for moment in whole.scrapes:
         lines = [line for line in (moment.metrics or "").splitlines() if METRICS.match(line) and "_created" not in line]
         writer.write(replace(moment, metrics="\n".join(lines) + "\n"))
-    for request in whole.requests:
+    for request in whole.requests:  # text: the tokens say it
         told = request.histogram if request.accepted is None else None  # the accepted counts say it already
         writer.write(replace(request, text=None, histogram=told, meta_info=cut(request.meta_info, META)))
     for failure in whole.failures:
         writer.write(failure)
     writer.end()
-    lines = (folder / "served.log").read_text(errors="replace").replace(f"{ROOT}/", "").splitlines()
-    (RECORDED / f"{run.name}.log").write_text("\n".join(line for line in lines if not NOISE.search(line)) + "\n")
+    if run.name in LOGGED:
+        lines = (folder / "served.log").read_text(errors="replace").replace(f"{ROOT}/", "").splitlines()
+        (RECORDED / f"{run.name}.log").write_text("\n".join(line for line in lines if not NOISE.search(line)) + "\n")
 
 
 def cut(values: dict[str, Any], kept: re.Pattern) -> dict[str, Any]:
