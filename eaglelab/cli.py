@@ -264,7 +264,9 @@ def cmd_dump(args: argparse.Namespace) -> int:
 
 
 def compare_dumps(args: argparse.Namespace) -> int:
-    """`dump --against`: the first differing token of each sample, with the case's tokenizer where there is one."""
+    """`dump --against`: the first differing token of each sample, with the case's tokenizer where there is one; of a capture the states."""
+    from eaglelab.capture.parity import parity, parity_of
+    from eaglelab.capture.write import INFO
     from eaglelab.investigation import NotGiven
     from eaglelab.renderings import MAX_ROWS, Rendering, compare_renderings, read_jsonl, summary
 
@@ -282,8 +284,17 @@ def compare_dumps(args: argparse.Namespace) -> int:
     rows = table.astype(object).where(table.notna(), None)
     said = f"{len(ours)} of {len(dump):,} samples against {args.against}. {summary(table)}"
     text = visible(f"{said}\n{first_rows(rows.fillna(''), 'samples')}")
-    show(args, {"summary": summary(table), "samples": rows.to_dict(orient="records")}, text)
+    told = {"summary": summary(table), "samples": rows.to_dict(orient="records")}
+    if (args.against / INFO).is_file():
+        found = parity_of(case_investigation(args.dump), args.against) if is_case(args.dump) else parity(dump, dump_of(args.against))
+        told, text = told | {"parity": found.to_json()}, f"{text}\n{parity_lines(found)}"
+    show(args, told, text)
     return 0
+
+
+def parity_lines(found) -> str:
+    """Captured states beside the dump's, slot by slot."""
+    return visible(f"States: {found.summary}\n{found.table.to_string(index=False, float_format=short)}")
 
 
 def cmd_identify(args: argparse.Namespace) -> int:
@@ -439,7 +450,13 @@ def cmd_live(args: argparse.Namespace) -> int:
         from eaglelab.capture.run import capture
 
         taken = capture(server, prompts_of(inv, args.prompts).prompts, args.capture, case=inv, say=say)
-        show(args, taken.to_json(), visible("\n".join([taken.summary, *(f"  {note}" for note in taken.notes)])))
+        told, text = taken.to_json(), visible("\n".join([taken.summary, *(f"  {note}" for note in taken.notes)]))
+        if inv.dump is not None:
+            from eaglelab.capture.parity import parity_of
+
+            found = parity_of(inv, args.capture)
+            told, text = told | {"parity": found.to_json()}, f"{text}\n{parity_lines(found)}"
+        show(args, told, text)
         return 0
     asked = {"max_new_tokens": args.max_new_tokens, "concurrency": args.concurrency}
     report = live(inv, server, out=args.out, prompts=args.prompts, replayed=not args.no_replay, say=say, **asked)

@@ -184,7 +184,11 @@ class OpenedCase:
                 "for": "steps, and flags at odds with the drafter",
             },
             {"part": "server's log", "given": path(case.engine.log), "for": "accept length over time, graphs, flags: notebook 05"},
-            {"part": "server's counters", "given": path(case.engine.counters), "for": "what was reached, exactly, beside the replay's prediction"},
+            {
+                "part": "server's counters",
+                "given": path(case.engine.counters),
+                "for": "what was reached, exactly, beside the replay's prediction",
+            },
             {"part": "recordings", "given": path(case.engine.recordings), "for": "other wirings and engines, predicted and served"},
             {"part": "training", "given": case.training.framework or "not given", "for": "flags that the trainer forced"},
             {"part": "training log", "given": path(case.training.metrics), "for": "the trainer's numbers, counted again in the replay"},
@@ -420,6 +424,8 @@ class OpenedCase:
     @property
     def boundary_rows(self) -> EmbeddingRows | None:
         """Embedding rows that can stand in a slot's place: the target's, else those that the drafter has; None where none are as wide."""
+        if self.drafter_config is None:
+            return self.target_rows
         rows, width = self.target_rows or self.embedding, self.drafter_config.target_hidden_size
         return rows if rows is not None and rows.width == width else None
 

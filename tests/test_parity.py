@@ -7,10 +7,13 @@ import pytest
 import torch
 from identify_fakes import TinyTarget, random_texts
 
-from eaglelab.capture.parity import first_wrong, parity
+from eaglelab.capture.parity import first_wrong, parity, parity_of
 from eaglelab.capture.write import CaptureInfo, CaptureWriter
+from eaglelab.cli import main
 from eaglelab.dumps import open_dump
 from eaglelab.findings import Status, plain
+from eaglelab.investigation import Investigation
+from eaglelab.opened import NotGiven
 from eaglelab.wiring import FINAL, Wiring
 
 N, H = 6, 48
@@ -199,3 +202,27 @@ def test_fewer_captured_slots_than_the_feed_is_a_failure(target, texts, dumped, 
 )
 def test_the_first_wrong_row(error, expected):
     assert first_wrong(np.array(error), 0.03) == expected
+
+
+def test_the_command_shows_states_beside_tokens(target, texts, dumped, tmp_path, capsys):
+    captured(target, texts, tmp_path / "c", (3, 2, 5))
+    assert main(["dump", str(dumped.path), "--against", str(tmp_path / "c"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["parity"]["status"] == "fail"
+    assert [s["nearest"] for s in told["parity"]["slots"]] == [1, 0, 2]
+    assert main(["dump", str(dumped.path), "--against", str(tmp_path / "c")]) == 0
+    out = capsys.readouterr().out
+    assert "States: Of 258 rows of 4 samples: captured slot 0 is the dump's slot 1, not its slot 0" in out
+
+
+def test_a_case_without_a_target_names_what_its_dump_can(target, texts, dumped, tmp_path):
+    (tmp_path / "case.toml").write_text(f'[dump]\npath = "{dumped.path}"\n')
+    captured(target, texts, tmp_path / "c", (2, 3, 5))
+    found = parity_of(Investigation(str(tmp_path)), tmp_path / "c")
+    assert (found.status, found.wiring) == (Status.PASS, Wiring((None,) * 3))
+
+
+def test_a_case_without_a_dump_is_told_so(tmp_path):
+    (tmp_path / "case.toml").write_text('[engine]\nname = "sglang"\n')
+    with pytest.raises(NotGiven, match="a dump is not given"):
+        parity_of(Investigation(str(tmp_path)), tmp_path)

@@ -90,6 +90,8 @@ class Parity:
     info: CaptureInfo | None
     limit: float
     """Median relative error up to which slots are the same."""
+    feed: tuple[int, ...]
+    """The dump's slots that go into fc, in order."""
     uneven: str
     """Another number of slots than the dump feeds, in words; "" where they are as many."""
 
@@ -107,6 +109,12 @@ class Parity:
         return int((self.samples["rows"] > 0).sum()) if len(self.samples) else 0
 
     @property
+    def differences(self) -> tuple[str, ...]:
+        """What is not as the dump feeds it, a clause each."""
+        wrong = (s.sentence() for s in self.slots if s.expected is not None and s.verdict not in ("same", "not compared"))
+        return (*([self.uneven] if self.uneven else []), *wrong)
+
+    @property
     def summary(self) -> str:
         """One or two sentences with numbers."""
         if not self.compared:
@@ -116,14 +124,14 @@ class Parity:
         if self.status is Status.PASS:
             worst = max(s.error for s in self.slots if s.expected is not None)
             return f"The captured states are those of the dump: {over}, median relative error at most {worst:.2g} (limit {self.limit:g})."
-        wrong = [s.sentence() for s in self.slots if s.expected is not None and s.verdict != "same"]
-        return f"Of {over}: {'; '.join([*([self.uneven] if self.uneven else []), *wrong])}."
+        return f"Of {over}: {'; '.join(self.differences)}."
 
     def to_json(self) -> dict[str, Any]:
         return {
             "status": self.status.value,
             "summary": self.summary,
             "limit": self.limit,
+            "feed": list(self.feed),
             "wiring": self.wiring.to_json(),
             "claimed": None if self.info is None or self.info.wiring is None else self.info.wiring.to_json(),
             "slots": [vars(s) for s in self.slots],
@@ -165,7 +173,7 @@ def parity(
     if len(aux) < len(feed) or (len(aux) > len(feed) and (info is None or info.way != "extract")):  # vLLM extracts what it was asked for
         uneven = f"{len(aux)} slots were captured where the dump feeds {len(feed)}"
     status = Status.FAIL if uneven and pairs else _status(slots)
-    return Parity(slots, _table(pairs, dump_wiring), pd.DataFrame(lines, columns=columns), status, info, limit, uneven)
+    return Parity(slots, _table(pairs, dump_wiring), pd.DataFrame(lines, columns=columns), status, info, limit, feed, uneven)
 
 
 def parity_of(inv: Investigation, folder: Any, max_samples: int | None = 8) -> Parity:
