@@ -151,6 +151,20 @@ def test_the_final_state_alone_is_no_capture(target, prompts, tmp_path):
         run(sglang(lambda ids: as_json(side_by_side(target, (5,), ids))), prompts, tmp_path / "c")
 
 
+def test_without_the_targets_config_rows_cannot_be_cut(target, prompts, tmp_path):
+    server = sglang(lambda ids: as_json(side_by_side(target, (1, 2, 4), ids)), AUX | {"model_path": "org/model"})
+    with pytest.raises(CaptureError, match=r"rows of 144 numbers and no hidden size to cut them by: give the target's config"):
+        capture(server, prompts, tmp_path / "c", say=lambda _: None)
+
+
+def test_the_servers_own_folder_has_the_config_where_it_is_on_this_machine(target, prompts, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(TARGET_CONFIG))
+    flags = AUX | {"model_path": str(tmp_path / "model")}
+    server = sglang(lambda ids: as_json(side_by_side(target, (1, 2, 4), ids)), flags)
+    assert capture(server, prompts, tmp_path / "c", say=lambda _: None).info.wiring == Wiring((1, 2, 4))
+
+
 def test_another_number_of_slots_than_the_flags_say(target, prompts, tmp_path):
     with pytest.raises(CaptureError, match=r"2 slots came, and by its flags the engine captures 3, \[1, 2, 4\]"):
         run(sglang(lambda ids: as_json(side_by_side(target, (1, 2), ids))), prompts, tmp_path / "c")

@@ -188,8 +188,8 @@ def _slots(states: Tensor | list[Tensor], told: Told) -> list[Tensor]:
     """K tensors [T, H]. Raises CaptureError, DumpError where the width fits no H, or not as many come as the flags say."""
     slots = states
     if isinstance(states, Tensor):
-        wide, width = states.shape[1], told.hidden_size or states.shape[1] // (told.slots or states.shape[1])
-        if width == 0 or (told.hidden_size is None and told.slots is None):
+        wide, width = states.shape[1], told.hidden_size
+        if width is None:
             raise CaptureError(f"rows of {wide} numbers and no hidden size to cut them by: give the target's config, `[target] config`")
         if wide == width and (told.slots or 1) > 1:
             raise CaptureError(
