@@ -65,6 +65,8 @@ class ContractServer:
         )
         self.counted: Callable[[list[int], int], list[int]] = lambda prompt, tokens: accepted_of(tokens)
         """Prompt, tokens of the answer -> accepted drafts of each verify pass."""
+        self.template: tuple[list[int], list[int]] | None = None
+        """Tokens that its chat template writes before and behind a question; None: it has no /tokenize."""
         self.faults: deque[str] = deque()
         self.dies_after: int | None = None
         """Answers after which it stops listening."""
@@ -221,6 +223,10 @@ class Handler(BaseHTTPRequestHandler):
         contract = self.server_of
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         engine = contract.engine.split("-")[0]
+        if self.path == "/tokenize" and contract.template is not None:
+            head, tail = contract.template
+            tokens = [*head, *(ord(c) for c in body["messages"][0]["content"]), *tail]
+            return self.send(200, {"tokens": tokens, "count": len(tokens), "max_model_len": 1024})
         if self.path != {"sglang": "/generate", "vllm": "/v1/completions"}.get(engine):
             return self.absent()
         with contract.lock:

@@ -108,6 +108,23 @@ def test_another_target_is_told_by_its_own_logits(case, contract, capsys, tmp_pa
     assert told["replayed"]["the server's config"]["requests"] == 6  # predicted up to there
 
 
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_the_servers_template_is_held_against_the_prompts(case, contract, world, engine, capsys, tmp_path):
+    contract.engine = engine
+    first, last = world.texts[0][:1].tolist(), world.texts[0][world.prompts[0] - 2 : world.prompts[0]].tolist()
+    contract.template = (first, last)
+    _, told = document(capsys, case, "--url", contract.url, "--out", tmp_path / "r.jsonl", "--no-replay")
+    prompts = [t[:n].tolist() for t, n in zip(world.texts, world.prompts, strict=True)]
+    found = told["template"]
+    assert (found["head"], found["tail"]) == (first, last)
+    assert found["begin"] == sum(p[:1] == first for p in prompts)
+    assert found["end"] == sum(p[-2:] == last for p in prompts)
+    assert "prompts do not end with the 2 tokens that the server's chat template writes before an answer" in found["text"]
+    contract.template = ([], [])
+    _, told = document(capsys, case, "--url", contract.url, "--out", tmp_path / "r.jsonl", "--no-replay")
+    assert told["template"]["text"] == "the server's chat template writes what stands around the questions of all 6 prompts"
+
+
 def test_other_traffic_is_seen_and_kept_out(case, contract, capsys, tmp_path):
     generate = contract.generate
 
@@ -192,6 +209,13 @@ def test_the_key_comes_from_the_environment_and_goes_nowhere(case, contract, cap
     code, out, err = live(capsys, *words, "--api-key-env", "ABSENT")
     assert code == 2
     assert "no such variable" in err
+
+
+def test_a_server_that_hands_out_no_states_is_told_how(case, contract, capsys, tmp_path):
+    code, _, err = live(capsys, case, "--url", contract.url, "--capture", tmp_path / "captured")
+    assert code == 2
+    assert "capture" in err
+    assert not contract.asked
 
 
 def test_without_a_server_or_its_name(case, capsys):

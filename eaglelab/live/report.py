@@ -13,6 +13,7 @@ from eaglelab.live.prompts import Prompts, dump_prompts, file_prompts
 from eaglelab.live.rise import Rise, rise
 from eaglelab.live.run import CONCURRENCY, Recorded, record
 from eaglelab.live.server import Server, ServerError
+from eaglelab.live.template import TemplateComparison, compare_template
 from eaglelab.opened import NotGiven
 from eaglelab.served import Recording, RecordingError
 from eaglelab.served.counters import Counters, CountersError, read_counters
@@ -33,6 +34,8 @@ class LiveReport:
     recorded: Recorded
     prompts: Prompts
     text: TextComparison
+    template: TemplateComparison | None
+    """None: the server renders no messages."""
     counters: Counters | None
     """What the server counted; None: it told nothing of speculation (`without_counters` says why)."""
     without_counters: str
@@ -67,6 +70,7 @@ class LiveReport:
             },
             "counters": self.rise.to_json(),
             "text": self.text.to_json(),
+            "template": None if self.template is None else self.template.to_json(),
             "replayed": {fed: found.to_json() for fed, found in self.replayed.items()},
             "without_replay": self.without_replay or None,
         }
@@ -84,6 +88,7 @@ class LiveReport:
                 f"  {row['sample'] or row['request']}: {at}, {row['ours']!r} expected, {row['theirs']!r} served, after {row['before']!r}"
             )
         lines += [f"  … {len(rows) - ROWS} more (--json has all)"] if len(rows) > ROWS else []
+        lines += [] if self.template is None else [f"Template: {self.template.text}"]
         lines += ["", *self._acceptance()]
         if self.recorded.stopped is not None:
             lines += ["", f"Stopped: {self.recorded.stopped}", "What was answered is kept; the same command goes on with the rest"]
@@ -110,8 +115,17 @@ class LiveReport:
             lines.append(
                 f"Replayed, boundaries {found.wiring} ({fed} feeds them): {found.predicted:.3f} predicted{served}, {len(found.pairs)} requests, {text}"
             )
-            lines.append(f"  {found.prediction.summary}")
+            lines.append(f"  {_as_predicted(found)}")
         return lines + ([f"Not replayed: {self.without_replay}"] if self.without_replay else [])
+
+
+def _as_predicted(found: Predicted) -> str:
+    all_of = found.prediction
+    told = [r for r in all_of.requests if r.equal is not None]
+    differ = f", {all_of.differing:,} of them differ" if all_of.differing else ""
+    left = len(all_of.without_states)
+    absent = f"; {left} answers are not of the dump's samples" if left else ""
+    return f"{sum(r.equal for r in told)} of {len(told)} requests exactly as predicted ({all_of.compared:,} verify passes{differ}){absent}"
 
 
 def live(
@@ -141,7 +155,8 @@ def live(
         why = str(error)
     recording = done.recording
     found, without = replays(inv, recording) if replayed and recording.requests else ({}, "" if replayed else "not asked for")
-    return LiveReport(done, asked, _text(inv, recording, asked), counters, why, rise(recording), found, without)
+    template = compare_template(server, asked.prompts)
+    return LiveReport(done, asked, _text(inv, recording, asked), template, counters, why, rise(recording), found, without)
 
 
 def prompts_of(inv: Investigation, file: Path | None) -> Prompts:

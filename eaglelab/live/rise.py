@@ -47,10 +47,10 @@ def _beside(steps: int, own: int, failures: int, open_ends: bool) -> str:
     if steps == own:
         return f"the server's counters rose by {steps:,} verify passes, exactly those of these requests: nobody else was served meanwhile"
     if steps > own:
-        lost = f", or the {failures} requests without an answer" if failures else ""
+        lost = f", or the {failures} requests without an answer were" if failures else ""
         return (
             f"the server's counters rose by {steps:,} verify passes, {steps - own:,} more than these requests': other requests were served "
-            f"meanwhile{lost}. The requests' own counts are free of them"
+            f"meanwhile (somebody else's, the server's own warm-up{lost}). These requests' own counts are free of them"
         )
     why = "not all of the run lies between two scrapes" if open_ends else "they were reset meanwhile (a restart), or lag behind"
     return f"the server's counters rose by {steps:,} verify passes, {own - steps:,} fewer than these requests': {why}"

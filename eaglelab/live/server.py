@@ -63,3 +63,8 @@ class Server(ABC):
     @abstractmethod
     def generate(self, token_ids: Sequence[int], max_new_tokens: int, *, hidden_states: bool = False) -> Generated:
         """The greedy answer to a prompt given as token ids. Raises ServerError."""
+
+    def render(self, question: str) -> tuple[int, ...] | None:
+        """Token ids of a user's question as the server's own chat template renders it, up to where the answer begins. None where the
+        server renders none. Raises ServerError."""
+        return None

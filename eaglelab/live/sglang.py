@@ -69,6 +69,9 @@ class SGLangServer(Server):
             "draft_config": served_config(path, self.url),
         }
 
+    def render(self, question: str) -> tuple[int, ...] | None:
+        return rendered(self._http, None, question)
+
     def close(self) -> None:
         self._http.close()
 
@@ -82,6 +85,12 @@ def spec_counts(meta: dict[str, Any]) -> tuple[tuple[int, ...] | None, int | Non
     """(histogram of accepted drafted tokens a pass, verify passes) of one request's meta_info, under old and new names."""
     histogram = next((h for name in HISTOGRAMS if (h := counts_of(meta.get(name)))), None)
     return histogram, count_of(meta.get("spec_verify_ct"))
+
+
+def rendered(http: Http, model: str | None, question: str) -> tuple[int, ...] | None:
+    """By /tokenize, which takes messages in the same form in both engines (SGLang's older versions take text alone, or have none)."""
+    body = {"messages": [{"role": "user", "content": question}], "add_generation_prompt": True, **({"model": model} if model else {})}
+    return counts_of(http.json("POST", "/tokenize", body, timeout=60).get("tokens"))
 
 
 def metrics_text(http: Http) -> str | None:

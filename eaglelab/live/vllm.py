@@ -12,7 +12,7 @@ from eaglelab.live.http import Http
 from eaglelab.live.local import served_config
 from eaglelab.live.secrets import without_secrets
 from eaglelab.live.server import Generated, Server, ServerError
-from eaglelab.live.sglang import metrics_text
+from eaglelab.live.sglang import metrics_text, rendered
 
 STILL = {"temperature": 0.0, "top_p": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0}
 """Greedy, whatever the model's generation_config.json says (vLLM takes its defaults from there)."""
@@ -76,6 +76,9 @@ class VLLMServer(Server):
             "num_draft_tokens": None if steps is None else steps + 1,
             "draft_config": served_config(speculative.get("model"), self.url),
         }
+
+    def render(self, question: str) -> tuple[int, ...] | None:
+        return rendered(self._http, self._model, question)
 
     def close(self) -> None:
         self._http.close()
