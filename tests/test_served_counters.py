@@ -278,6 +278,8 @@ def test_sglangs_gauges_of_several_ranks(tmp_path):
 def test_a_server_without_speculation_is_told_so(tmp_path):
     with pytest.raises(CountersError, match="started with a drafter"):
         read(tmp_path, "vllm:num_requests_running 1.0\n")
+    with pytest.raises(CountersError, match="no verify pass was counted"):
+        read(tmp_path, vllm(0, [0, 0, 0]))
     with pytest.raises(CountersError, match="no decode log line yet"):
         read(tmp_path, {"version": "0.5.23", "internal_states": [{"last_gen_throughput": 1.0}]})
 
@@ -329,6 +331,12 @@ def test_a_recording_falls_back_on_meta_info_then_scrapes_then_info(tmp_path):
     (tmp_path / "recording.jsonl").unlink()
     with pytest.raises(CountersError, match="a recording of 1 requests without counts"):
         read_counters(recording(tmp_path, Request(0, (1,))))
+    (tmp_path / "recording.jsonl").unlink()
+    with pytest.raises(CountersError, match="a recording of 0 requests"):
+        read_counters(recording(tmp_path, scrapes[0]))  # one scrape, before any prompt
+    (tmp_path / "recording.jsonl").write_text('{"kind": "session", "engine": "a", "notes": 1, "num_steps": 3}\n{"kind": "sess')
+    with pytest.raises(CountersError, match="recording"):
+        read_counters(tmp_path / "recording.jsonl")
 
 
 # -- what is none ------------------------------------------------------------------------------------------------------------------------------

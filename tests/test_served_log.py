@@ -267,6 +267,14 @@ def test_restarts_are_kept_apart(tmp_path):
     assert len(read(tmp_path, one, one, V054).starts) == 1  # two nodes of one server
 
 
+def test_flags_in_force_go_before_those_asked_for(tmp_path):
+    """The story's override: 16 draft tokens asked for, one step leaves 2."""
+    line = V054.replace("2.17", "1.80").replace("0.54", "0.90")
+    log = read(tmp_path, ARGS.format(steps=1, tokens=2), line, line, num_draft_tokens=16)
+    assert (log.formulas[0].kind, log.formulas[0].num_draft_tokens) == ("length_share", 2)
+    assert read(tmp_path, line, num_draft_tokens=16).formulas[0].kind is None
+
+
 def test_ranks_may_be_interleaved(tmp_path):
     ranks = [V054.replace("10:00:00", f"10:00:00 DP{r}").replace("2.17", f"{2 + r / 2:.2f}") for r in (0, 1)]
     log = read(tmp_path, ARGS.format(steps=3, tokens=4), *ranks * 3)

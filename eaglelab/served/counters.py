@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from eaglelab.outside_json import too_deep
 from eaglelab.served import answers, prometheus, server_info
 from eaglelab.served.counts import ServedCounts
-from eaglelab.served.recording import Recording
+from eaglelab.served.recording import Recording, RecordingError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,8 +121,8 @@ def from_scrapes(path: Path, scrapes: Sequence[prometheus.Scrape]) -> Counters:
     """scrapes: of one server, in order of time. Raises CountersError where they hold nothing of speculation."""
     unread = prometheus.unread(scrapes)
     found, notes = prometheus.vllm_counts(scrapes)
-    if found:
-        total = _sum(list(found.values()))
+    total = _sum(list(found.values())) if found else None
+    if total is not None and total.verify_steps:
         if len(scrapes) == 1:
             notes.append("one scrape: everything since the server's start, warm-up and other people's requests included")
         parts = tuple(Part(name, counts, counts.accept_length) for name, counts in found.items())
@@ -146,7 +146,11 @@ def from_scrapes(path: Path, scrapes: Sequence[prometheus.Scrape]) -> Counters:
         if len(set(lengths.values())) > 1:
             notes.append(f"{len(lengths)} ranks with different values: their plain mean, since their verify passes are not told")
     else:
-        what = "; ".join(notes) or "no counter of vllm:spec_decode_num_… and no gauge sglang:spec_accept_length above 0"
+        what = (
+            "; ".join(notes) or "no counter of vllm:spec_decode_num_… and no gauge sglang:spec_accept_length above 0"
+            if total is None
+            else "no verify pass was counted"
+        )
         raise CountersError(
             f"{path.name} is Prometheus text without speculation ({what}): was the server started with a drafter, and has it answered?"
         )
@@ -260,7 +264,10 @@ def _whole(value: Any) -> int | None:
 
 def _from_recording(path: Path) -> Counters:
     """Of the requests; where the engine told nothing for them, of the answers' meta_info, then of the scrapes, then of the server's info."""
-    recording = Recording.load(path)
+    try:
+        recording = Recording.load(path)
+    except RecordingError as error:
+        raise CountersError(str(error)) from None
     session, notes = recording.session, []
     if recording.failures:
         notes.append(f"{len(recording.failures)} requests got no answer")
@@ -283,6 +290,7 @@ def _from_recording(path: Path) -> Counters:
         return counters(recording.counts, recording.counts.accept_length, answers.COUNTED, parts)
     found = [answer for request in recording.requests for answer in answers.answers_in(request.meta_info)]
     texts = [scrape.metrics for scrape in recording.scrapes if scrape.metrics]
+    texts = texts if len(texts) > 1 else []  # one alone holds what others asked before
     for read in (lambda: from_answers(path, found), lambda: from_scrapes(path, [prometheus.parse_scrapes(text)[-1] for text in texts])):
         try:
             other = read() if found or texts else None

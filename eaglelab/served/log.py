@@ -247,10 +247,9 @@ class _Reading:
         return self.engine.version if self.engine is not None and self.engine.name == engine else None
 
     def _setting(self, name: str, given: int | None, start: int = -1) -> int | None:
-        if given is not None:
-            return given
+        """As the server printed it; a launch line asks for what an engine may change."""
         value = self.starts[start].settings.get(name) if self.starts else None
-        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else given
 
     def log(self, reader: LineReader) -> ServedLog:
         left = self.summaries.end()
