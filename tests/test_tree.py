@@ -2,20 +2,27 @@
 
 import ast
 import importlib.util
+import json
 import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
+from case_builder import build_case, make_world
 from tiny_drafters import FLAG_SETS, VD, H, tiny_drafter, tiny_embedding, tiny_sample
 
+from eaglelab.cli import main
 from eaglelab.drafter.embedding import EmbeddingError, EmbeddingRows
 from eaglelab.dumps import Sample
 from eaglelab.replay import EMBEDDING, Judge, TargetHead, Variant, replay
 from eaglelab.replay.sequential import SequentialDrafter
 from eaglelab.replay.tree import tree_replay
 from eaglelab.replay.tree_choice import Candidates
+from eaglelab.served import Recording, Request
+from eaglelab.served.predict import from_dump, predict
+from eaglelab.served.recording import Session
+from eaglelab.wiring import FINAL
 
 FEED = Variant((0, 1, 2))
 PROMPT = 4
@@ -253,6 +260,94 @@ def test_near_ties_are_counted():
     result = trees(drafter, [tiny_sample("a", 30, 4, 1)], (3, 4, 8))
     assert result.near_ties == sum(len(w.accepted) + w.cut for w in result.outcomes[0].walks)
     assert trees(tiny_drafter(5), [tiny_sample("a", 30, 4, 1)], (3, 4, 8)).near_ties <= 1
+
+
+# -- recordings and cases --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ran():
+    """A text that goes on beyond every answer, and the engine's counts over it: the session says what it drafted."""
+    drafter, shape = tiny_drafter(12), (3, 4, 8)
+    sample = written(drafter, 6, shape, 50)
+    return drafter, sample, slow_walk(drafter, sample, *shape)[0], Session(num_steps=3, eagle_topk=4, num_draft_tokens=8)
+
+
+@pytest.mark.parametrize("answer", range(2, 40, 3))
+def test_a_recorded_tree_run_is_predicted_to_its_end(ran, answer):
+    drafter, sample, accepted, session = ran
+    tokens, counts = sample.token_ids.tolist(), []
+    while 1 + sum(n + 1 for n in counts) < answer:
+        counts.append(accepted[len(counts)])
+    histogram = tuple(counts.count(i) for i in range(max(counts) + 1))
+    request = Request(0, tuple(tokens[:PROMPT]), tuple(tokens[PROMPT : PROMPT + answer]), histogram=histogram)
+    recording = Recording(None, session, (request,))
+    found = predict(recording, drafter, from_dump(recording, [sample]), tiny_embedding(), FEED)
+    assert (found.topk, found.num_draft_tokens, found.equal) == (4, 8, True)
+    other = replace(recording, requests=(replace(request, histogram=(histogram[0] + 2, *histogram[1:])),))
+    assert predict(other, drafter, from_dump(other, [sample]), tiny_embedding(), FEED).equal is False
+    if answer > 15:
+        chain = predict(recording, drafter, from_dump(recording, [sample]), tiny_embedding(), FEED, topk=1)
+        assert chain.equal is False
+
+
+LINE = "python -m sglang.launch_server --speculative-num-steps 2 --speculative-eagle-topk {} --speculative-num-draft-tokens {}"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return make_world(tmp_path_factory.mktemp("world"), "llama", 6, seed=3)
+
+
+def case_with(world, folder, topk, nodes, embed=True):
+    path = build_case(folder, world, slots=[1, 3, 5, FINAL], ids=[-1, 0, 2]) / "case.toml"
+    text = path.read_text().replace("[engine]", f'[engine]\nlaunch = "{LINE.format(topk, nodes)}"')
+    lines = [line for line in text.splitlines() if embed or not line.startswith("embed")]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def replayed(capsys, *arguments):
+    code = main(["replay", *map(str, arguments), "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("embed", [True, False])
+def test_the_launch_lines_trees_are_drafted(world, tmp_path, capsys, embed):
+    """With a file of embedding rows, and with those of the target's checkpoint, of the samples' tokens and of what is drafted."""
+    path = case_with(world, tmp_path, 3, 6, embed)
+    code, data = replayed(capsys, path)
+    assert code == 0
+    trees = {t["variant"]: t for t in data["trees"]}
+    chains = {r["variant"]: r for r in data["replays"]}
+    assert set(trees) == {"the dump's feed", "the engine's feed"}
+    for name, tree in trees.items():
+        assert (tree["steps"], tree["topk"], tree["num_draft_tokens"], tree["judged_by"]) == (2, 3, 6, "the target's argmax")
+        assert sum(tree["histogram"]) == tree["walk"]["verify_steps"]
+        assert tree["walk"]["accept_length"] >= chains[name]["walk"]["accept_length"]
+    assert trees["the engine's feed"]["walk"]["accept_length"] < trees["the dump's feed"]["walk"]["accept_length"]
+    main(["replay", str(path)])
+    length = trees["the dump's feed"]["walk"]["accept_length"]
+    assert f"trees of topk 3, 6 nodes: walk {length:.3f} over" in capsys.readouterr().out
+
+
+def test_what_is_asked_for_goes_before_the_launch_line(world, tmp_path, capsys):
+    path = case_with(world, tmp_path, 1, 3)
+    assert "trees" not in replayed(capsys, path)[1]
+    code, data = replayed(capsys, path, "--topk", 2, "--draft-tokens", 4)
+    assert (code, {(t["topk"], t["num_draft_tokens"]) for t in data["trees"]}) == (0, {(2, 4)})
+    code, data = replayed(capsys, path, "--topk", 2)
+    assert (code, data["error"][:46]) == (2, "a tree of topk 2 needs num_draft_tokens: the n")
+
+
+def test_a_launch_line_with_an_impossible_tree_is_told(world, tmp_path, capsys):
+    path = case_with(world, tmp_path, 2, 16)
+    code, data = replayed(capsys, path)
+    assert code == 0
+    assert data["no_trees"].startswith("the launch line's cannot be replayed: num_draft_tokens is 16, expected 2 to 7")
+    assert main(["replay", str(path)]) == 0
+    assert "no trees: the launch line's cannot be replayed" in capsys.readouterr().out
+    assert replayed(capsys, path, "--topk", 2, "--draft-tokens", 16)[0] == 2
 
 
 # -- SGLang's own functions ------------------------------------------------------------------------------------------------
