@@ -2,54 +2,70 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from eaglelab.cli import main
-from eaglelab.drafter.checkpoint import load_drafter
-from eaglelab.drafter.embedding import EmbeddingRows
-from eaglelab.dumps import Sample
-from eaglelab.replay import EMBEDDING, Judge, TargetHead, Variant, replay
-from eaglelab.target import TensorSource, visit_boundaries
-from eaglelab.wiring import FINAL
+from eaglelab.served import Recording
 
 EXAMPLE = Path(__file__).parents[1] / "data" / "example"
 needs_target = pytest.mark.skipif(not (EXAMPLE / "target").is_dir(), reason="the example's target is not fetched (`make target`)")
 
 
-def float32_sample(request: dict, number: int) -> Sample:
-    """The engine's own text, with the target's float32 states at boundaries 3, 16, 28 and final."""
-    ids = torch.tensor(request["prompt_token_ids"] + request["token_ids"])
-    kept = {}
-    visit_boundaries(EXAMPLE / "target", [ids], lambda b, states: kept.update({b: states[0].clone()}), dtype="float32")
-    mask = (torch.arange(len(ids)) >= len(request["prompt_token_ids"])).long()
-    return Sample(f"request {number}", ids, tuple(kept[b] for b in (3, 16, 28, FINAL)), mask, ("3", "16", "28", "final"))
+RECORDINGS = sorted((EXAMPLE / "engine").glob("*.jsonl"))
+LENGTHS = {"right": 1.848, "claimed": 1.109, "k5": 1.910}
+"""Accept lengths by wiring, and with chains of 5; both engines, float32."""
+
+
+@pytest.fixture(scope="module")
+def predictor():
+    """The replay on the target's own float32 states, which it makes once for each text."""
+    sys.path.insert(0, str(EXAMPLE.parents[1] / "engines_cpu"))
+    try:
+        from prediction import Predictor
+        from runs import RUNS
+    finally:
+        sys.path.pop(0)
+    predict = Predictor()
+    return lambda path: predict(RUNS[path.stem], Recording.load(path))
 
 
 @needs_target
-@pytest.mark.parametrize(("wiring", "feed"), [("right", (0, 1, 2)), ("claimed", (EMBEDDING, 0, 1))])
-def test_the_walk_is_what_a_real_engine_counted(wiring, feed):
-    """vLLM 0.32, float32, greedy, chains of 3, on the shipped drafter: the same accepted count in every verify step of every request."""
-    served = json.loads((EXAMPLE / "served.json").read_text())
-    requests = served["requests"][wiring]
-    samples = [float32_sample(r, i) for i, r in enumerate(requests)]
-    drafter, _ = load_drafter(EXAMPLE / "drafter", device="cpu", dtype="float32")
-    tensors = TensorSource(EXAMPLE / "target")
-    ids = torch.cat([s.token_ids for s in samples]).unique()
-    embed = EmbeddingRows(ids, tensors.embedding_rows(ids), "the target")
-    judge = Judge(3, TargetHead(tensors.checkpoint.tensor(tensors.checkpoint.head_name), tensors.norm))
-    result = replay(drafter, samples, embed, [Variant(feed)], judge=judge, steps=served["num_speculative_tokens"])[0]
-    same = compared = 0
-    for outcome, request in zip(result.outcomes, requests, strict=True):
-        walk, engine = list(outcome.walk), request["accepted"]
-        # The engine's last steps run past the text's end; the walk leaves them out.
-        assert len(engine) - 2 <= len(walk) <= len(engine)
-        same += sum(a == b for a, b in zip(walk, engine, strict=False))
-        compared += len(walk)
-    assert compared > 400  # about 500 verify steps
-    assert same == compared
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda p: p.stem)
+def test_the_replay_says_what_real_engines_counted(predictor, path):
+    """vLLM 0.32 and SGLang 0.5.23, float32, greedy: every verify step of every request (vLLM), every request's histogram (SGLang)."""
+    found = predictor(path)
+    assert len(found.requests) == 48
+    assert [r.index for r in found.requests if not r.equal] == []
+    assert found.compared > 1500
+    assert found.agrees[0] == found.agrees[1]  # no near-tie in 4,334 tokens
+    assert abs(found.predicted.accept_length / found.served.accept_length - 1) < 0.02
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda p: p.stem)
+def test_a_recording_is_whole(path):
+    recording = Recording.load(path)
+    assert recording.ended
+    assert recording.cut_lines == 0
+    assert not recording.failures
+    assert [r.sample for r in recording.requests][:10] == [f"rows_0-10/data_{i}.pt" for i in range(10)]
+    assert "launch_server" in recording.session.command or "api_server" in recording.session.command
+
+
+def test_both_engines_wrote_and_counted_the_same():
+    """Speculation changes no text, whatever is fed and however many steps; the two engines accept the same drafts."""
+    texts = {tuple(r.token_ids for r in Recording.load(path).requests) for path in RECORDINGS}
+    assert len(texts) == 1
+    for wiring in ("right", "claimed"):
+        vllm, sglang = (Recording.load(EXAMPLE / "engine" / f"{engine}-{wiring}.jsonl") for engine in ("vllm", "sglang"))
+        assert [r.counts(3) for r in vllm.requests] == [r.counts(3) for r in sglang.requests]
+
+
+@pytest.mark.parametrize("path", [p for p in RECORDINGS if "tree" not in p.stem], ids=lambda p: p.stem)
+def test_accept_lengths_are_those_that_the_readme_tells(path):
+    assert Recording.load(path).counts.accept_length == pytest.approx(LENGTHS[path.stem.split("-")[-1]], abs=5e-4)
 
 
 def check(capsys, case: Path) -> tuple[int, dict]:
