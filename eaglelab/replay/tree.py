@@ -82,6 +82,15 @@ class TreeReplay:
     def near_ties(self) -> int:
         return sum(o.near_ties for o in self.outcomes)
 
+    @property
+    def summary(self) -> str:
+        """In one line."""
+        what = f"trees of topk {self.topk}, {self.num_draft_tokens} nodes"
+        if self.accept_length is None:
+            return f"{what}: no answer long enough to walk through"
+        ties = f", {self.near_ties:,} of them with a near-tie of nodes" if self.near_ties else ""
+        return f"{what}: walk {self.accept_length:.3f} over {self.walk.verify_steps:,} verify steps{ties}; accepted 0 to {self.steps}: {list(self.histogram)}"
+
     def to_json(self) -> dict[str, Any]:
         return {
             "variant": self.variant.name,
