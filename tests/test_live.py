@@ -290,6 +290,17 @@ def test_odd_values_beside_the_answer_are_not_taken(contract):
         assert second.verify_steps == len(accepted_of(8))
 
 
+def test_metrics_that_fail_cost_no_answer(contract, tmp_path):
+    contract.prometheus = lambda: (_ for _ in ()).throw(OSError)  # the connection breaks
+    with pytest.raises(ServerError, match="connection broke"):
+        connect(contract.url, **FAST).metrics()
+    del contract.prometheus
+    contract.metrics = False
+    recording = record(connect(contract.url, **FAST), PROMPTS, tmp_path / "r.jsonl").recording
+    assert len(recording.requests) == 6
+    assert [s.metrics for s in recording.scrapes] == [None, None]
+
+
 def test_waiting_requests_are_cut_off_by_close(contract):
     contract.faults.append("hang")
     server = connect(contract.url, **FAST)

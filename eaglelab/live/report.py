@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from eaglelab.live.compare import TextComparison, compare_text, gap_by
 from eaglelab.live.prompts import Prompts, dump_prompts, file_prompts
 from eaglelab.live.rise import Rise, rise
-from eaglelab.live.run import CONCURRENCY, Recorded, record
+from eaglelab.live.run import CONCURRENCY, INTERRUPTED, Recorded, record
 from eaglelab.live.server import Server, ServerError
 from eaglelab.live.template import TemplateComparison, compare_template
 from eaglelab.opened import NotGiven
@@ -154,7 +155,9 @@ def live(
     except CountersError as error:
         why = str(error)
     recording = done.recording
-    found, without = replays(inv, recording) if replayed and recording.requests else ({}, "" if replayed else "not asked for")
+    found, without = {}, "" if replayed else "not asked for"
+    if replayed and recording.requests and done.stopped != INTERRUPTED:
+        found, without = replays(inv, recording)
     template = compare_template(server, asked.prompts)
     return LiveReport(done, asked, _text(inv, recording, asked), template, counters, why, rise(recording), found, without)
 
@@ -213,8 +216,6 @@ def default_out(folder: Path, server: Server) -> Path:
 
 def api_key(variable: str | None) -> str | None:
     """The key in an environment variable: the one named, which must be set, or EAGLELAB_API_KEY where that is. Raises ServerError."""
-    import os
-
     if variable is not None and variable not in os.environ:
         raise ServerError(f"--api-key-env {variable}: no such variable in the environment")
-    return os.environ.get(variable or "EAGLELAB_API_KEY")
+    return os.environ[variable] if variable is not None else os.environ.get("EAGLELAB_API_KEY") or None

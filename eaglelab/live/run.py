@@ -24,6 +24,7 @@ NEW_TOKENS = 256
 STOP_AFTER = 5
 """Requests that fail one after the other until the run stops."""
 CONCURRENCY = 4
+INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,10 @@ def record(
     writer.write(scrape("before", info, before))
     stopped = _ask(server, todo, writer, max_new_tokens, concurrency, stop_after)
     with suppress(ServerError):  # a server that has died tells nothing more
-        writer.write(scrape("after", server.info(), server.metrics()))
+        metrics, last = server.metrics(), {}
+        with suppress(ServerError):
+            last = server.info()
+        writer.write(scrape("after", last, metrics))
     if stopped is None:
         writer.end()
     return Recorded(Recording.load(out), len(todo), stopped)
@@ -99,7 +103,7 @@ def _ask(
                     if gone and stopped is None:
                         stopped = f"the last {failed} requests got no answer: {error}"
         except KeyboardInterrupt:
-            stopped = "interrupted"
+            stopped = INTERRUPTED
             server.close()
             for future in wait(running).done:
                 if future.exception() is None:  # had come in at that moment

@@ -98,8 +98,8 @@ def metrics_text(http: Http) -> str | None:
     try:
         answer = http.get("/metrics", timeout=60)
     except ServerError as error:
-        if error.status in (404, 405):
-            return None
-        raise
+        if error.status is None:
+            raise
+        return None
     text = answer.body.decode("utf-8", "replace")
     return text if answer.kind.startswith("text/plain") or text.startswith("# ") else None
