@@ -25,6 +25,8 @@ from eaglelab.served.recording import Failure, RecordingWriter, Request, Scrape,
 OTHERS = 38
 """Prompts beside the shipped samples', all about held-out topics."""
 BOOT_SECONDS = 420
+READY = {"vllm": "Application startup complete", "sglang": "The server is fired up and ready to roll"}
+"""What an engine's log says when its own first request, which it counts, is over: SGLang answers questions before that."""
 LOG_SECONDS = 11
 """vLLM prints its counters every 10 seconds."""
 
@@ -149,10 +151,11 @@ def wait_for(process: subprocess.Popen, port: int, run: Run, log: Path) -> Serve
             raise EngineError(f"{run.name}: the engine ended with status {process.returncode} while starting:\n{tail(log)}")
         try:
             server = connect(url, engine=run.engine, attempts=1)
-            server.generate([1], 1)  # SGLang answers questions before it is warm
-            return server
+            if READY[run.engine] in log.read_text(errors="replace"):
+                return server
         except ServerError:
-            time.sleep(1)
+            pass
+        time.sleep(1)
     raise EngineError(f"{run.name}: the engine did not answer within {BOOT_SECONDS} s:\n{tail(log)}")
 
 

@@ -1,6 +1,5 @@
-"""Predicted verify steps against what engines counted: made-up recordings whose answer is known, and the example's real ones."""
+"""Predicted verify steps against what engines counted: made-up recordings whose answer is known. test_example.py has real ones."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,16 +7,12 @@ import pytest
 import torch
 from tiny_drafters import tiny_drafter, tiny_embedding, tiny_sample
 
-from eaglelab.drafter.checkpoint import load_drafter
-from eaglelab.drafter.embedding import EmbeddingRows
-from eaglelab.replay import EMBEDDING, Judge, TargetHead, Variant
+from eaglelab.replay import Judge, TargetHead, Variant
 from eaglelab.replay.sequential import SequentialDrafter
 from eaglelab.replay.walk import AnswerWalk, walk_to_end
 from eaglelab.served import Recording, Request
-from eaglelab.served.predict import from_dump, predict, states_of
+from eaglelab.served.predict import from_dump, predict
 from eaglelab.served.recording import Session
-from eaglelab.target import TensorSource
-from eaglelab.wiring import FINAL
 
 EXAMPLE = Path(__file__).parents[1] / "data" / "example"
 needs_target = pytest.mark.skipif(not (EXAMPLE / "target").is_dir(), reason="the example's target is not fetched (`make target`)")
@@ -194,33 +189,3 @@ def test_agreement_and_near_ties_by_hand(ran):
     assert 0 < found.near_ties < 6
     assert found.agrees[0] == 5
     assert "5 of 6 answer tokens are the target's argmax, 1 choices are near-ties" in found.summary
-
-
-@pytest.fixture(scope="module")
-def example():
-    tensors = TensorSource(EXAMPLE / "target")
-    drafter, _ = load_drafter(EXAMPLE / "drafter", device="cpu", dtype="float32")
-    head = TargetHead(tensors.checkpoint.tensor(tensors.checkpoint.head_name), tensors.norm)
-    return drafter, tensors, Judge(3, head, norm_last=False)
-
-
-@needs_target
-@pytest.mark.parametrize(("wiring", "feed", "least"), [("right", (0, 1, 2), 500), ("claimed", (EMBEDDING, 0, 1), 830)])
-def test_every_verify_step_of_a_real_engine(example, wiring, feed, least):
-    """vLLM 0.32, float32, greedy, chains of 3, on the shipped drafter: counters of every verify step of every request."""
-    drafter, tensors, judge = example
-    served = json.loads((EXAMPLE / "served.json").read_text())
-    requests = tuple(
-        Request(i, *(tuple(r[k]) for k in ("prompt_token_ids", "token_ids")), accepted=tuple(r["accepted"]))
-        for i, r in enumerate(served["requests"][wiring])
-    )
-    recording = Recording(None, Session(num_steps=3), requests)
-    samples = states_of(recording, EXAMPLE / "target", (3, 16, 28, FINAL))
-    ids = torch.cat([s.token_ids for s in samples]).unique()
-    found = predict(recording, drafter, samples, EmbeddingRows(ids, tensors.embedding_rows(ids), "the target"), Variant(feed), judge)
-    assert found.equal
-    assert found.differing == 0
-    assert found.compared > least
-    assert found.agrees[0] == found.agrees[1]
-    assert found.table["equal"].all()
-    assert abs(found.predicted.accept_length / found.served.accept_length - 1) < 0.02
