@@ -6,6 +6,7 @@ Configs, counters, recordings and logs are read without torch; only predictions 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 from eaglelab.acceptance import ratio_interval, ratios_apart
 from eaglelab.engines.conventions import parse_engine
 from eaglelab.engines.wiring_report import EngineWiring, engine_wiring
-from eaglelab.opened import NotGiven, relative_to_case
+from eaglelab.opened import DUMP, NotGiven, relative_to_case
 from eaglelab.served import Recording, RecordingError, ServedCounts
 from eaglelab.wiring import Boundary, Wiring
 
 if TYPE_CHECKING:  # torch and pandas load with the parts that need them
+    import pandas as pd
+
     from eaglelab.drafter.embedding import EmbeddingRows
     from eaglelab.dumps import Sample
     from eaglelab.investigation import Investigation
@@ -30,6 +33,7 @@ LIVE = (
     "`[engine] counters`"
 )
 """How to get what a server reached on the same text, for messages."""
+NUMBERS = ("served", "low", "high", "predicted")
 CLOSE = 0.02
 """Accept lengths that are this near, relative to the predicted one, are called equal: what bf16 and the cut last step of an answer leave."""
 TIGHT = 0.1
@@ -131,7 +135,7 @@ class ServedCase:
     def _folder(self) -> tuple[dict[str, Recording], list[str]]:
         own, folder = self.recording, self.case.engine.recordings
         found, bad = {} if own is None else {own.path.stem: own}, []
-        for path in [] if folder is None else sorted(folder.glob("*.jsonl")):
+        for path in [] if folder is None else sorted(folder.glob("*.jsonl"), key=lambda p: p.stem):
             if own is None or path.resolve() != own.path.resolve():
                 try:
                     found[path.stem] = Recording.load(path)
@@ -215,6 +219,8 @@ class ServedCase:
         The states are the target's own along the served text, by its forward in float32, where that is at hand. Else they are the dump's,
         and an answer is walked up to the token in which it parts from the dump's. Raises NotGiven where states or answers are absent.
         """
+        if self.inv.dump is None:
+            raise NotGiven("a dump", DUMP)
         if wiring is None:
             fed = self.wiring_of(recording)
             if fed is None:
@@ -301,6 +307,83 @@ class ServedCase:
         own = None if inv.embedding is inv.target_rows else own_embedding(inv.case.drafter.path, ids)
         return own or target, target
 
+    # -- tables -----------------------------------------------------------------------------------------------------------
+
+    def sources(self) -> pd.DataFrame:
+        """What each source says: source, accept_length (our definition), verify_passes, exact (bool), definition, notes."""
+        import pandas as pd
+
+        rows = [
+            (
+                r.source,
+                r.accept_length,
+                None if r.counts is None else r.counts.verify_steps,
+                r.counts is not None,
+                r.definition,
+                "; ".join(r.notes),
+            )
+            for r in (self._counted(), self._logged())
+            if r is not None
+        ]
+        columns = ["source", "accept_length", "verify_passes", "exact", "definition", "notes"]
+        return pd.DataFrame(rows, columns=columns).astype({"verify_passes": "Int64"})
+
+    @cached_property
+    def compared(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """(one row a recording: recording, engine, drafted, wiring, right, requests, verify_passes, served, low, high, predicted, note; one
+        row a recording and step: recording, right, step, served, predicted).
+
+        right: fed what the drafter was trained on. served and predicted: accept length over the same answers; low and high: 95 % of the
+        served one by request. note: how many requests are as predicted pass by pass, or why there is no prediction. The second table has
+        joint acceptance as fractions.
+        """
+        import pandas as pd
+
+        if not self.recordings:
+            raise NotGiven("a recording", LIVE)
+        rows, steps = [], []
+        right = self.right_wiring
+        for name, recording in self.recordings.items():
+            session = recording.session
+            drafted = "-".join("?" if n is None else str(n) for n in (session.num_steps, session.eagle_topk, session.num_draft_tokens))
+            row = {"recording": name, "engine": session.engine, "dtype": session.dtype, "drafted": drafted, "wiring": None, "right": False}
+            try:
+                found = self.predicted(recording)
+            except (NotGiven, ValueError) as error:
+                counts = recording.counts
+                length = None if counts is None else counts.accept_length
+                rows.append(row | {"requests": len(recording.requests), "served": length, "note": f"not predicted: {error}"})
+                continue
+            mine = {"recording": name, "right": found.wiring == right}
+            rows.append(row | mine | _summary(found))
+            steps += [mine | step for step in _by_step(found)]
+        columns = ["recording", "engine", "dtype", "drafted", "wiring", "right", "requests", "verify_passes", *NUMBERS, "note"]
+        table = pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(NUMBERS, float) | {"verify_passes": "Int64"})
+        joint = pd.DataFrame(steps, columns=["recording", "right", "step", "served", "predicted"])
+        return table, joint.astype({"served": float, "predicted": float})
+
+    @property
+    def right_wiring(self) -> Wiring | None:
+        """What the drafter was trained on, by the dump's feed; None where the slots are not known."""
+        held = None if self.inv.dump is None else self.inv.dump_wiring.select(self.inv.dump.feed.aux)
+        return held if held is not None and held.known else None
+
+    def over_time(self) -> pd.DataFrame:
+        """The log's lines that tell an accept length: at (minutes since the first where times are printed, else the line; `attrs["unit"]`
+        says which), accept_length, graph, start, running. Raises NotGiven without a log."""
+        from eaglelab.served.over_time import passes
+
+        if self.log is None:
+            raise NotGiven(
+                "a server's log", "`[engine] log` names the file that the server writes; SGLang prints a decode line every 40 passes"
+            )
+        lines = passes(self.log.table)
+        timed = lines["time"].notna().all()
+        at = (lines["time"] - lines["time"].min()).dt.total_seconds() / 60 if timed else lines["line"].astype(float)
+        found = lines.assign(at=at)[["at", "accept_length", "graph", "start", "running", "rank"]].reset_index(drop=True)
+        found.attrs["unit"] = "minutes since the first line" if timed else "line of the log"
+        return found
+
     # -- the text ---------------------------------------------------------------------------------------------------------
 
     def text(self, recording: Recording) -> TextComparison:
@@ -313,7 +396,10 @@ class ServedCase:
         except PromptError:
             prompts = {}
         asked = [replace(prompts[r.sample], index=r.index) for r in recording.requests if r.sample in prompts]
-        return compare_text(recording, asked, gap=gap_by(self.inv.judge, self.inv.samples))
+        tokenizer = None
+        with suppress(NotGiven, ValueError):  # ids are shown instead
+            tokenizer = self.inv.tokenizer
+        return compare_text(recording, asked, tokenizer, gap_by(self.inv.judge, self.inv.samples))
 
     # -- settings ---------------------------------------------------------------------------------------------------------
 
@@ -365,6 +451,33 @@ def _same_text(r: RequestPrediction, steps: int) -> tuple[ServedCounts, ServedCo
     if r.told == "every step":
         return ServedCounts.from_accepted(r.request.accepted[: len(r.walk.accepted)], steps), walked
     return (ServedCounts.from_histogram(r.request.histogram, steps), walked) if r.told == "histogram" else None
+
+
+def _summary(found: Predicted) -> dict[str, Any]:
+    told = [r for r in found.prediction.requests if r.equal is not None]
+    counts = [served for served, _ in found.pairs]
+    low, high = ratio_interval([c.accepted for c in counts], [c.verify_steps for c in counts])
+    exact = (
+        f"{sum(r.equal for r in told)} of {len(told)} requests are the walk's to the last pass"
+        if told
+        else "counts told for no whole answer"
+    )
+    return {
+        "wiring": str(found.wiring),
+        "requests": len(found.pairs),
+        "verify_passes": total(counts).verify_steps,
+        "served": found.served,
+        "low": 1 + low,
+        "high": 1 + high,
+        "predicted": found.predicted,
+        "note": exact if found.same_text else "the answers part from the dump's: predicted up to there",
+    }
+
+
+def _by_step(found: Predicted) -> list[dict[str, Any]]:
+    served, predicted = (total(side) for side in zip(*found.pairs, strict=True)) if found.pairs else (ServedCounts(0, 0),) * 2
+    steps = range(len(served.joint or ()))
+    return [{"step": k, "served": served.joint_rate(k), "predicted": predicted.joint_rate(k)} for k in steps]
 
 
 def total(counts: Iterable[ServedCounts]) -> ServedCounts:

@@ -77,7 +77,7 @@ def example_without(tmp_path: Path, *sections: str) -> Path:
     """The example in a folder of its own without some lines of its case."""
     copy = tmp_path / "example"
     copy.mkdir()
-    for name in ("dump", "drafter"):
+    for name in ("dump", "drafter", "engine"):
         shutil.copytree(EXAMPLE / name, copy / name)
     for name in ("embedding-rows.safetensors", "sketch.safetensors", "target-config.json"):
         shutil.copyfile(EXAMPLE / name, copy / name)
@@ -102,7 +102,12 @@ def assert_the_claim_is_refuted(code: int, result: dict) -> None:
 
 @needs_target
 def test_check_with_the_target(capsys):
-    assert_the_claim_is_refuted(*check(capsys, EXAMPLE / "case.toml"))
+    code, result = check(capsys, EXAMPLE / "case.toml")
+    assert_the_claim_is_refuted(code, result)
+    reached = next(f for f in result["findings"] if f["id"] == "served.expected")
+    assert reached["title"].startswith("SGLang 0.5.23 reached 1.10 on 10 prompts, as predicted for boundaries [0, 3, 16] (1.09)")
+    assert reached["evidence"]["numbers"]["fed"]["verify_steps"]["requests_equal"] == 10
+    assert "The server's own counters confirm it: SGLang 0.5.23 reached 1.10 on 10 prompts" in result["verdict"]["text"]
 
 
 def test_check_with_the_sketch_alone(capsys, tmp_path):

@@ -11,7 +11,6 @@ from eaglelab.findings import Finding, Status, few
 from eaglelab.investigation import Investigation, NotGiven
 from eaglelab.served import Recording
 from eaglelab.served_case import CLOSE, LIVE, Predicted, Reached
-from eaglelab.wiring import Wiring
 
 if TYPE_CHECKING:
     from eaglelab.served.predict import Prediction
@@ -85,7 +84,7 @@ def expected(inv: Investigation) -> Iterator[Finding]:
 
 def _on_the_same_text(inv: Investigation, recording: Recording) -> Finding:
     """A recording's answers, walked through."""
-    side, right = inv.served, right_wiring(inv)
+    side, right = inv.served, inv.served.right_wiring
     fed = side.predicted(recording)
     other = side.predicted(recording, right) if right is not None and right != fed.wiring else None
     who = _server(inv, recording)
@@ -94,17 +93,18 @@ def _on_the_same_text(inv: Investigation, recording: Recording) -> Finding:
         title = "The recorded answers are too short to predict a verify pass"
         return Finding("served.expected", title, Status.CANNOT_TELL, next="Record longer answers: `eaglelab live CASE --url … `.")
     as_right = other is not None and bool(other.equal) and fed.equal is False
+    on = f"on {len(fed.pairs)} prompts"
     beside = "" if other is None else f"; the right wiring {other.wiring} predicts {other.predicted:.2f}"
     if fed.equal:
-        title = f"{who} reached {served:.2f}, as predicted for boundaries {fed.wiring} ({predicted:.2f}){beside}"
+        title = f"{who} reached {served:.2f} {on}, as predicted for boundaries {fed.wiring} ({predicted:.2f}){beside}"
     elif as_right:
         title = (
-            f"{who} reached {served:.2f}, what the right wiring {other.wiring} predicts ({other.predicted:.2f}), and not the {predicted:.2f} of "
+            f"{who} reached {served:.2f} {on}, what the right wiring {other.wiring} predicts ({other.predicted:.2f}), and not the {predicted:.2f} of "
             f"boundaries {fed.wiring}, which its config names"
         )
     else:
         how = "Whether it is as predicted cannot be told: " if fed.equal is None else ""
-        title = f"{how}{who} reached {served:.2f}, the replay of boundaries {fed.wiring} predicts {predicted:.2f}{beside}"
+        title = f"{how}{who} reached {served:.2f} {on}, the replay of boundaries {fed.wiring} predicts {predicted:.2f}{beside}"
     found, text = fed.prediction, "the same text" if fed.same_text else "the same prompts; the answers part from the dump's"
     return Finding(
         id="served.expected",
@@ -184,12 +184,6 @@ def _range(result) -> tuple[float, float, float]:
     walks = [o.walk for o in result.outcomes]
     low, high = ratio_interval([sum(w) for w in walks], [len(w) for w in walks])
     return result.walk.accept_length, 1 + low, 1 + high
-
-
-def right_wiring(inv: Investigation) -> Wiring | None:
-    """What the drafter was trained on, by the dump's feed; None where the slots are not known."""
-    held = None if inv.dump is None else inv.dump_wiring.select(inv.dump.feed.aux)
-    return held if held is not None and held.known else None
 
 
 def _server(inv: Investigation, recording: Recording) -> str:

@@ -36,7 +36,7 @@ def joint_by_step(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     else:
         worst = table.loc[gap.idxmax()]
         title = (
-            f"Served and predicted acceptance are the same at every step, within {gap.max():.1%}"
+            f"Served and predicted acceptance are the same at every step, within {100 * gap.max():.1f} points"
             if gap.max() < CLOSE
             else f"{worst['recording']} was served {worst['served']:.1%} at step {worst['step']}, predicted {worst['predicted']:.1%}"
         )
@@ -93,9 +93,12 @@ def accept_length_over_log(lines: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """
     lines = _some(lines, "no line of the log tells an accept length")
     ax = axes(ax)
-    off = lines["graph"].eq(False).to_numpy(bool)
+    off = lines["graph"].eq(False).fillna(False).to_numpy(bool)
     ax.plot(lines["at"], lines["accept_length"], color=OTHER, linewidth=0.6, alpha=0.6)
-    for chosen, marker, color, name in ((~off, "o", VERIFY, "graph on, or not told"), (off, "x", CLAIM, "graph off")):
+    for chosen, marker, color, name in (
+        (~off, "o", VERIFY, "graph on, or not told"),
+        (off, "x", CLAIM if not off.all() else VERIFY, "graph off"),
+    ):
         if chosen.any():
             ax.scatter(lines["at"][chosen], lines["accept_length"][chosen], s=26, marker=marker, color=color, label=name, zorder=3)
     for first in lines.groupby("start")["at"].min().iloc[1:]:
