@@ -61,7 +61,7 @@ def test_multimodal_targets_and_versions():
     draft = {**PLAIN, "eagle_config": {KEY: [2, 30, 58]}}
     new, old = engine_wiring(draft, KIMI, "sglang==0.5.23"), engine_wiring(draft, KIMI, "sglang==0.5.12")
     assert (new.boundaries, old.boundaries) == ((2, 30, 58), (3, 31, 59))
-    assert new.to_json()["other_versions"] == [{"versions": "0.5.10.post1 to 0.5.12.post1", "boundaries": [3, 31, 59]}]
+    assert new.to_json()["other_versions"] == [{"versions": "0.5.10 to 0.5.12.post1", "boundaries": [3, 31, 59]}]
     assert any("Other versions feed other boundaries" in note for note in old.notes)
     assert target_shape(KIMI).architecture == "KimiK25ForConditionalGeneration"
 

@@ -388,9 +388,14 @@ def fed_by_version(name: str, architecture: str | None, ids: Sequence[int] | Non
 
 
 def versions_that_differ(engine: Engine, architecture: str | None, ids: Sequence[int] | None, num_layers: int) -> list[VersionFed]:
-    """Ranges of versions in which the same ids mean other boundaries than in this engine's. Those that capture nothing are left out."""
+    """Ranges of versions in which the same ids mean other boundaries than in this engine's.
+
+    Those that capture nothing are left out, and those that read no ids at all (SGLang before 0.4.9).
+    """
     groups: list[VersionFed] = []
     for version, boundaries in fed_by_version(engine.name, architecture, ids, num_layers).items():
+        if table_convention(Engine(engine.name, version), architecture).rule == "fixed":
+            continue
         if groups and groups[-1].boundaries == boundaries:
             groups[-1] = groups[-1]._replace(last=version)
         else:

@@ -115,7 +115,7 @@ def measure(asked: SGLangTarget | VLLMTarget) -> dict[str, Any]:
     plain, default = asked.run([3, 9, 14], n), asked.run(None, n)
     runs = [plain, default]
     if not plain.boundaries and not default.boundaries and not plain.error:
-        note = "Its setter stores the layer ids where the forward of this target does not look: nothing is captured and the forward fails."
+        note = "What its setter sets, the forward of this target does not act on: nothing is captured, and the forward fails."
         return {"rule": "none", "default": USUAL_DEFAULT, "note": note, "assumptions": plain.assumptions}
     rule = next((r for r in RULES if r not in ("none", OWN) and _fits(asked, r, n)), OWN)
     with_last = _run_with(asked, n, n)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from eaglelab.engines.source.sglang import targets
 
 USUAL = {"last": "missing", "embedding": "captured", "negative": "missing", "bug": None, "default": USUAL_DEFAULT, "note": ""}
 """Words of a row that need not be written."""
+USUAL_ARCHITECTURE = "LlamaForCausalLM"
+"""Its rows hold, and are said to be assumed, for an architecture that the table does not list."""
 
 
 def words_of(name: str, wheel: str) -> tuple[str, dict[str, dict[str, Any]]]:
@@ -38,16 +41,19 @@ def rows_of(by_version: Mapping[str, Mapping[str, Mapping[str, Any]]], name: str
         before = None
         for place, version in enumerate(versions):
             words = by_version[version].get(architecture)
-            words = {k: v for k, v in words.items() if k != "read"} if words else {"rule": "none"} if before else None
-            if words != before and words is not None:
-                span = {"since": version, "after": versions[place - 1] if place else None}
+            words = {k: v for k, v in words.items() if k not in ("read", "assumptions")} if words else {"rule": "none"} if before else None
+            if words != before and words is not None and "cannot_tell" not in words:
+                span = {"since": version, "after": versions[place - 1]} if place else {}
                 changes.setdefault(json.dumps([version, span, words]), []).append(architecture)
             before = words
     rows = []
     for key, architectures in sorted(changes.items(), key=lambda item: Version(json.loads(item[0])[0])):
         version, span, words = json.loads(key)
+        if USUAL_ARCHITECTURE in architectures:
+            architectures = ["*", *architectures]
         where = sorted({by_version[version].get(a, {}).get("read", "").removeprefix("srt/models/") for a in architectures} - {""})
-        rows.append({"family": name, "architectures": architectures, **span, **words, "read": where})
+        read = f"SGLang {version}, own functions run: {', '.join(where) or 'no longer there'}"
+        rows.append({"family": name, "architectures": architectures, **span, **words, "read": read})
     return rows
 
 
@@ -57,10 +63,12 @@ def as_toml(rows: Iterable[Mapping[str, Any]]) -> str:
     for row in rows:
         text.append("[[rows]]")
         for key, value in row.items():
-            if value is None or key == "assumptions":
-                continue
-            if key == "read":
-                value = f"SGLang {row['since']}, own functions run: {', '.join(value) or 'no longer there'}"
-            text.append(f"{key} = {json.dumps(value, ensure_ascii=False)}")
+            line = f"{key} = {json.dumps(value, ensure_ascii=False)}"
+            text.append(line if len(line) <= 140 or not isinstance(value, list) else _wrapped(key, value))
         text.append("")
     return "\n".join(text)
+
+
+def _wrapped(key: str, words: list[str]) -> str:
+    lines = textwrap.wrap(", ".join(json.dumps(word) for word in words), 136)
+    return "\n".join([f"{key} = [", *(f"  {line}" for line in lines), "]"])

@@ -1,0 +1,497 @@
+"""The engines' own code asked: published SGLang wheels against the shipped table, vLLM where it is installed, and wheels made to be nasty."""
+
+import builtins
+import gzip
+import io
+import json
+import tarfile
+import time
+import zipfile
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from eaglelab.case import CaseError, open_case
+from eaglelab.engines.conventions import ConventionError, Engine, convention_for, parse_engine, table, table_convention
+from eaglelab.engines.source.archive import SourceError, open_source
+from eaglelab.engines.source.convention import Disagreement, disagreement
+from eaglelab.engines.source.interpreter import CannotTell
+from eaglelab.engines.source.rows import as_toml, rows_of, words_of
+from eaglelab.engines.source.sglang import config_keys, target, targets
+from eaglelab.engines.wiring_report import corrected_config, engine_wiring
+from eaglelab.wiring import FINAL
+from tests.engine_wheels import USUAL, VERSIONS, published, toy_files, toy_model, toy_wheel
+
+KEY = "eagle_aux_hidden_state_layer_ids"
+DEEPSEEK, LLAMA, QWEN3_MOE, GPT_OSS = "DeepseekV3ForCausalLM", "LlamaForCausalLM", "Qwen3MoeForCausalLM", "GptOssForCausalLM"
+
+
+def id_lists(n: int) -> list[list[int] | None]:
+    """None, empty, in and out of order, twice the same, the first and the last layers, out of range on both sides."""
+    few = [None, [], [1, 2, 3], [2, 3], [n - 2, 1], [2, 2, 3], [1, 1], [-1, 2], [0, 2], [2, n - 1], [2, n], [1, n], [n, 2], [n + 3, 1]]
+    return [*few, [-2, 2], [-n - 4, 2], [n - 1], [2, -1, n], [1, n // 2, n - 4], [2, n // 2, n - 3]]
+
+
+@lru_cache(maxsize=2)
+def setters(version: str) -> dict:
+    return targets(open_source("sglang", published(version)))
+
+
+LISTED = sorted({a for row in table()["rows"] if row["family"] == "sglang" for a in row["architectures"] if a != "*"})
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_architecture_with_a_setter_is_in_the_table(version):
+    untold = {"MindSporeForCausalLM"}  # hands the ids on to a library of another house
+    assert sorted(set(setters(version)) - set(LISTED)) == sorted(untold & set(setters(version)))
+
+
+@pytest.mark.parametrize("architecture", LISTED)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_table_says_what_the_engines_own_functions_do(version, architecture):
+    asked, row = setters(version).get(architecture), table_convention(Engine("sglang", version), architecture)
+    assert row.assumptions == ()
+    if asked is None:
+        assert row.rule == "none", f"{architecture} has no setter in {version}"
+        return
+    for n in (4, 12, 31):
+        for ids in id_lists(n):
+            own, fed = asked.run(ids, n), row.feed(ids, n)
+            said, what = " ".join(fed.notes), f"N = {n}, ids {ids}: own {own}, table {fed}"
+            if own.error:
+                kinds = {"IndexError": "IndexError", "TypeError": "unpatched, it raises", "RuntimeError": "captured X of Y"}
+                kinds["AssertionError"] = kinds["RuntimeError"]
+                assert kinds[own.error.split(": ")[1]] in said, what
+            if "TypeError" not in own.error and "IndexError" not in own.error:
+                assert list(own.boundaries) == [b for b in fed.boundaries if b is not None], what
+            assert own.no_residual == (row.bug == "no_residual") or not own.boundaries, what
+
+
+# Facts that others published or ran: N, ids, boundaries.
+KNOWN = [
+    *[(v, DEEPSEEK, 61, [2, 30, 58], (3, 31, 59)) for v in ("0.5.6", "0.5.9", "0.5.12")],
+    *[(v, DEEPSEEK, 61, [2, 30, 58], (2, 30, 58)) for v in ("0.5.13", "0.5.14", "0.5.23")],
+    *[(v, DEEPSEEK, 61, [1, 29, 57], (2, 30, 58)) for v in ("0.5.12", "0.5.13", "0.5.23")],
+    *[(v, GPT_OSS, 36, [24, 30, 36], (25, 31)) for v in ("0.5.3", "0.5.14")],
+    *[(v, GPT_OSS, 36, [24, 30, 36], (24, 30, 36)) for v in ("0.5.17", "0.5.23")],
+    ("0.5.23", "KimiK25ForConditionalGeneration", 61, [2, 30, 58], (2, 30, 58)),
+    ("0.5.23", "MiniMaxM3SparseForConditionalGeneration", 62, None, (3, 32, 60)),
+    ("0.5.23", "Llama4ForConditionalGeneration", 48, [2, 24, 45], (3, 25, 46)),
+    ("0.5.3", QWEN3_MOE, 94, None, (2, 47, 91)),
+    ("0.4.5", LLAMA, 32, [5, 6], (2, 16, 29)),
+]
+
+
+@pytest.mark.parametrize(("version", "architecture", "n", "ids", "boundaries"), KNOWN)
+def test_known_answers(version, architecture, n, ids, boundaries):
+    own = setters(version)[architecture].run(ids, n)
+    assert own.boundaries == boundaries
+    assert own.assumptions == ()
+
+
+def test_gemma3_lost_its_residual_between_two_wheels():
+    """0.5.12's layers add the residual before they return; later ones hand it on beside a branch, and the capture was not mended."""
+    assert not setters("0.5.12")["Gemma3ForCausalLM"].run([2, 3], 26).no_residual
+    assert setters("0.5.23")["Gemma3ForCausalLM"].run([2, 3], 26).no_residual
+
+
+def test_qwen3_5_captured_nothing_for_a_while():
+    """Its layers wait for a flag that the setter of 0.5.12 to 0.5.17 did not set."""
+    for version in ("0.5.12", "0.5.17"):
+        own = setters(version)["Qwen3_5ForConditionalGeneration"].run([2, 9, 14], 24)
+        assert (own.numbers, own.boundaries) == ((3, 10, 15), ())
+    assert setters("0.5.23")["Qwen3_5ForConditionalGeneration"].run([2, 9, 14], 24).boundaries == (3, 10, 15)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_where_the_ids_are_read(version):
+    keys, uses_aux, where = config_keys(open_source("sglang", published(version)))
+    if version == "0.4.5":
+        assert keys == ()  # no ids are read at all
+        return
+    assert keys == (f"eagle_config.{KEY}",)
+    assert uses_aux == table_convention(Engine("sglang", version), LLAMA).reads_use_aux
+    assert "srt/model_executor/" in where
+
+
+# ------------------------------------------------------------------------------------------------------------------- sglang@PATH
+DRAFT = {
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "vocab_size": 256,
+    "architectures": ["LlamaForCausalLMEagle3"],
+}
+TOY = {"architectures": ["ToyForCausalLM"], "num_hidden_layers": 30}
+
+
+def nested(ids, **more):
+    return {**DRAFT, "eagle_config": {KEY: ids, **more}}
+
+
+def test_a_version_that_nobody_knows_answers_for_itself(tmp_path):
+    wheel = toy_wheel(tmp_path, version="9.9")
+    fed = engine_wiring(nested([-1, 2, 15]), TOY, f"sglang@{wheel}")
+    assert fed.to_json()["wiring"] == {"engine": [0, 3, 16]}
+    assert (fed.engine.version, fed.engine.title, fed.assumptions) == ("9.9", "SGLang 9.9", ())
+    assert fed.convention.rule == "plus_one"
+    assert fed.convention.read.endswith("srt/models/toy.py:29; ids read in srt/model_executor/model_runner.py:6")
+    assert parse_engine(str(fed.engine)) == fed.engine
+    new, diff = corrected_config(nested([-1, 2, 15]), (3, 16, 28), TOY, fed.engine)
+    assert new["eagle_config"][KEY] == [2, 15, 27]
+    assert "+++ config.sglang-9.9.json" in diff
+
+
+def test_a_rule_that_the_table_has_no_word_for(tmp_path):
+    body = "self.model.layers_to_capture = [1] if layer_ids is None else [2 * i for i in layer_ids]"
+    convention = convention_for(f"sglang@{toy_wheel(tmp_path, toy_files(body))}", "ToyForCausalLM")
+    assert (convention.rule, convention.default) == ("engine", ("1",))
+    assert convention.feed([1, 4, 8], 30).boundaries == (2, 8, 16)
+    assert convention.feed(None, 30).boundaries == (1,)
+    assert convention.assumptions == ()
+
+
+FORWARDS = {
+    "after the layer": (
+        "            if i in self.layers_to_capture:\n"
+        "                aux_hidden_states.append(hidden_states if residual is None else hidden_states + residual)\n"
+        "            hidden_states, residual = self.layers[i](positions, hidden_states, residual)\n",
+        "            hidden_states, residual = self.layers[i](positions, hidden_states, residual)\n"
+        "            if i in self.layers_to_capture:\n"
+        "                aux_hidden_states.append(hidden_states + residual)\n",
+        [2, 6, 11],
+        (4, 8),
+    ),
+    "no residual": ("hidden_states + residual)", "hidden_states)", [2, 6], (3, 7)),
+    "the last layer too": (
+        "        return hidden_states, aux",
+        "        if len(self.layers) in self.layers_to_capture:\n            aux_hidden_states.append(hidden_states + residual)\n"
+        "        return hidden_states, aux",
+        [2, 11],
+        (3, 12),
+    ),
+    "one layer more": ("range(len(self.layers))", "range(1, len(self.layers))", [2, 11], None),
+}
+
+
+@pytest.mark.parametrize("change", FORWARDS)
+def test_the_forward_decides(tmp_path, change):
+    old, new, ids, boundaries = FORWARDS[change]
+    text = toy_model()
+    assert old in text
+    source = open_source("sglang", toy_wheel(tmp_path, {**toy_files(), "srt/models/toy.py": text.replace(old, new)}))
+    asked = target(source, "ToyForCausalLM")
+    if boundaries is None:
+        with pytest.raises(CannotTell, match="layer 1 runs after 0 layers"):
+            asked.run(ids, 12)
+        return
+    own = asked.run(ids, 12)
+    assert own.boundaries == boundaries
+    assert own.no_residual == (change == "no residual")
+    convention = convention_for(Engine("sglang", "0.9.1", source.where and str(tmp_path / source.where)), "ToyForCausalLM")
+    assert convention.bug == ("no_residual" if change == "no residual" else None)
+    assert [b for b in convention.feed(ids, 12).boundaries if b is not None] == list(boundaries)
+
+
+SETTERS = {
+    "flags": "for i in layer_ids or [1]:\n    setattr(self.model.layers[i + 1], '_x', True)\n" + USUAL,
+    "helper": "self.model.layers_to_capture = [2] if layer_ids is None else shifted(layer_ids)",
+    "loop": "kept = []\nfor i in layer_ids or [1, 2]:\n    kept.append(i + 1)\nself.model.layers_to_capture = sorted(set(kept))",
+}
+
+
+@pytest.mark.parametrize("body", SETTERS)
+def test_setters_of_many_styles(tmp_path, body):
+    asked = target(open_source("sglang", toy_wheel(tmp_path, toy_files(SETTERS[body]))), "ToyForCausalLM")
+    assert asked.run([2, 6, 9], 12).boundaries == (3, 7, 10)
+
+
+NASTY = {
+    "import": ("__import__('os').system('touch {mark}')\n" + USUAL, None),
+    "import statement": ("import os\nos.system('touch {mark}')\n" + USUAL, "not a statement that is followed"),
+    "open": ("open('{mark}', 'w').write('x')\n" + USUAL, None),
+    "exec": ("exec(\"open('{mark}', 'w')\")\n" + USUAL, None),
+    "classes": ("().__class__.__bases__[0].__subclasses__()\n" + USUAL, None),
+    "getattr": ("getattr(self, '__class__')\n" + USUAL, None),
+    "globals": ("globals()['x'] = 1\n" + USUAL, "which is not followed"),
+    "while": ("while True:\n    pass\n" + USUAL, "not a statement that is followed"),
+    "long loop": ("for a in range(9999):\n    for b in range(9999):\n        pass\n" + USUAL, "more than 400,000 steps"),
+    "huge range": ("for a in range(10 ** 12):\n    pass\n" + USUAL, "cannot be told"),
+    "large range": ("for a in range(1000000000):\n    pass\n" + USUAL, "more than 10,000 entries"),
+    "huge number": ("a = 9999999\na = a * a\na = a * a\n" + USUAL, "is a number beyond"),
+    "huge list": ("a = [1] * 9999999999\nself.model.layers_to_capture = a", "cannot be told"),
+    "growing list": ("a = [1]\nfor i in range(60):\n    a = a + a\n" + USUAL, "more than 10,000 entries"),
+    "recursion": ("self.set_eagle3_layers_to_capture(layer_ids)", "nested more than 20 deep"),
+    "unknown test": ("if environment.flag:\n    return\n" + USUAL, "`environment.flag` decides, and it cannot be told from the text"),
+    "unknown helper": ("configure(self.model, layer_ids)", "is handed the layers, and what it does cannot be told"),
+    "unknown ids": ("self.model.layers_to_capture = read_file()", "what is set as layers_to_capture cannot be told"),
+    "nothing set": ("pass", "it sets no layers_to_capture on a model that is known"),
+    "lambda": ("self.model.layers_to_capture = list(map(lambda i: i, layer_ids))", "is not an expression that is followed"),
+}
+
+
+@pytest.mark.parametrize("name", NASTY)
+def test_nothing_of_the_engine_runs(tmp_path, name, monkeypatch):
+    """Harmless where it is passed over, `cannot tell` with the reason where it decides; never run, never long."""
+    body, reason = NASTY[name]
+    mark = tmp_path / "mark"
+    wheel = toy_wheel(tmp_path, toy_files(body.replace("{mark}", str(mark))))
+    monkeypatch.setattr(builtins, "exec", None)
+    started = time.process_time()
+    convention = convention_for(f"sglang@{wheel}", "ToyForCausalLM")
+    assert not mark.exists()
+    assert time.process_time() - started < 20
+    if reason is None:
+        assert convention.assumptions == ()
+        assert convention.feed([2, 15, 27], 30).boundaries == (3, 16, 28)
+    else:
+        assert reason in convention.assumptions[0]
+        assert "does not say by itself what it captures" in convention.assumptions[0]
+        assert "the table's rule is assumed" in convention.assumptions[0]
+
+
+def test_code_that_cannot_be_parsed(tmp_path):
+    deep = {**toy_files(), "srt/models/deep.py": "x = " + "(" * 5000 + ")" * 5000 + "\n# ToyForCausalLM\nEntryClass = []"}
+    broken = {"srt/models/broken.py": "def (:\n# ToyForCausalLM EntryClass", "srt/models/nul.py": "x = 1\0 # ToyForCausalLM EntryClass"}
+    wheel = toy_wheel(tmp_path, {**deep, **broken})
+    assert convention_for(f"sglang@{wheel}", "ToyForCausalLM").rule == "plus_one"
+
+
+def test_an_architecture_that_is_not_there(tmp_path):
+    wheel = toy_wheel(tmp_path)
+    convention = convention_for(f"sglang@{wheel}", "NobodyForCausalLM")
+    assert convention.rule == "none"
+    assert "no model of sglang-0.9.1-py3-none-any.whl is registered as NobodyForCausalLM" in convention.note
+    bare = toy_files()["srt/models/toy.py"].replace("set_eagle3_layers_to_capture", "another_method")
+    wheel = toy_wheel(tmp_path, {**toy_files(), "srt/models/toy.py": bare}, version="0.9.2")
+    fed = engine_wiring(nested([1, 2]), TOY, f"sglang@{wheel}")
+    assert fed.boundaries == (None, None)
+    assert "ToyForCausalLM (srt/models/toy.py) has no set_eagle3_layers_to_capture. The start-up fails." in fed.notes[0]
+    assert "architecture is not given" in convention_for(f"sglang@{wheel}").assumptions[0]
+
+
+def test_places_that_hold_no_engine(tmp_path):
+    other = toy_wheel(tmp_path, {"__init__.py": ""}, name="other", project="other")
+    renamed = toy_wheel(tmp_path, project="notsglang")
+    (tmp_path / "cut.whl").write_bytes(Path(toy_wheel(tmp_path)).read_bytes()[:300])
+    (tmp_path / "text.whl").write_text("no zip")
+    (tmp_path / "cut.tar.gz").write_bytes(gzip.compress(b"x" * 2000)[:40])
+    (tmp_path / "empty").mkdir()
+    for place, message in [
+        (other, "holds no package sglang"),
+        (renamed, "is the package 'notsglang', expected sglang"),
+        (tmp_path / "cut.whl", "neither a wheel .* nor an sdist"),
+        (tmp_path / "text.whl", "neither a wheel"),
+        (tmp_path / "cut.tar.gz", "no readable sdist"),
+        (tmp_path / "empty", "holds no package sglang: expected the folder sglang/ itself"),
+        (tmp_path / "nowhere.whl", "nothing there; expected a wheel, an sdist"),
+        ("installed", "sglang is not installed for this Python"),
+    ]:
+        with pytest.raises(SourceError, match=message):
+            parse_engine(f"sglang@{place}")
+    with pytest.raises(ConventionError, match="only an engine's own code can be asked"):
+        parse_engine(f"specforge@{tmp_path}")
+    assert parse_engine("sglang@0.5.23") == Engine("sglang", "0.5.23")
+
+
+def test_a_member_that_is_damaged_is_as_good_as_absent(tmp_path):
+    path = Path(toy_wheel(tmp_path))
+    with zipfile.ZipFile(path) as wheel:
+        start = wheel.getinfo("sglang/srt/models/toy.py").header_offset + 120
+    data = bytearray(path.read_bytes())
+    data[start : start + 8] = b"damaged!"
+    path.write_bytes(bytes(data))
+    assert "is registered as ToyForCausalLM" in convention_for(f"sglang@{path}", "ToyForCausalLM").note
+
+
+@pytest.mark.parametrize("kind", ["sdist", "checkout", "site-packages", "package"])
+def test_the_same_answer_from_every_place(tmp_path, kind):
+    files = toy_files()
+    root = tmp_path / ("checkout/python/sglang" if kind == "checkout" else "place/sglang")
+    if kind == "sdist":
+        place = tmp_path / "sglang-0.9.1.tar.gz"
+        with tarfile.open(place, "w:gz") as archive:
+            members = {f"sglang-0.9.1/python/sglang/{f}": t for f, t in files.items()}
+            for name, text in {**members, "sglang-0.9.1/PKG-INFO": "Name: sglang\nVersion: 0.9.1\n"}.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(text.encode())
+                archive.addfile(info, io.BytesIO(text.encode()))
+    else:
+        for file, text in {**files, "version.py": '__version__ = "0.9.1"'}.items():
+            (root / file).parent.mkdir(parents=True, exist_ok=True)
+            (root / file).write_text(text)
+        place = {"checkout": tmp_path / "checkout", "site-packages": root.parent, "package": root}[kind]
+    fed = engine_wiring(nested([2, 15, 27]), TOY, f"sglang@{place}")
+    assert (fed.engine.version, fed.boundaries, fed.assumptions) == ("0.9.1", (3, 16, 28), ())
+
+
+def test_inheritance_delegation_and_names_handed_on(tmp_path):
+    """An outer class that hands on to an inner one, whose class its subclass chooses by a parameter."""
+    outer = """
+from torch import nn
+from sglang.srt.models.toy import ToyForCausalLM, ToyModel
+
+class Other(ToyModel):
+    def forward(self, input_ids, positions):
+        return super().forward(input_ids, positions)
+
+class Outer(nn.Module):
+    def __init__(self, config, inner=ToyForCausalLM):
+        self.language_model = inner(config.text_config)
+
+    def set_eagle3_layers_to_capture(self, layer_ids=None):
+        if self.language_model is None or not hasattr(self.language_model, "set_eagle3_layers_to_capture"):
+            raise AttributeError("not supported")
+        self.language_model.set_eagle3_layers_to_capture(layer_ids)
+
+class Chosen(ToyForCausalLM):
+    def __init__(self, config):
+        self.model = Other(config)
+
+class OuterChoosing(Outer):
+    def __init__(self, config, other=Chosen):
+        super().__init__(config, other)
+
+class Unsupported(Outer):
+    def __init__(self, config):
+        super().__init__(config, inner=Other)
+
+EntryClass = [Outer, OuterChoosing, Unsupported]
+"""
+    source = open_source("sglang", toy_wheel(tmp_path, {**toy_files(), "srt/models/outer.py": outer}))
+    for name in ("Outer", "OuterChoosing"):
+        assert target(source, name).run([2, 6], 12).boundaries == (3, 7)
+    assert target(source, "Unsupported").run([2, 6], 12).error == "start-up: AttributeError: not supported"
+
+
+def test_rows_out_of_two_wheels(tmp_path):
+    old, new = toy_wheel(tmp_path, version="0.9.1"), toy_wheel(tmp_path, toy_files(USUAL.replace("i + 1", "i")), version="0.9.2")
+    rows = rows_of(dict(words_of("sglang", wheel) for wheel in (new, old)), "sglang")
+    assert [(r.get("since"), r.get("after"), r["rule"]) for r in rows] == [(None, None, "plus_one"), ("0.9.2", "0.9.1", "as_is")]
+    assert 'rule = "as_is"' in as_toml(rows)
+
+
+def test_a_disagreement_with_the_table_is_found(tmp_path):
+    text = toy_model(USUAL.replace("i + 1", "i + 3")).replace("ToyForCausalLM", LLAMA)
+    patched = Engine("sglang", "0.5.23", toy_wheel(tmp_path, {**toy_files(), "srt/models/toy.py": text}, version="0.5.23"))
+    found = disagreement(patched, LLAMA, [2, 15, 24], 30)
+    assert isinstance(found, Disagreement)
+    assert (found.own.boundaries, found.by_table.boundaries) == ((5, 18, 27), (3, 16, 25))
+    assert disagreement(patched, LLAMA, None, 30) is None
+    assert disagreement(Engine("sglang", "0.5.23"), LLAMA, [2, 15, 24], 30) is None
+    assert disagreement(Engine("sglang", "0.5.23", published("0.5.23")), LLAMA, [2, 15, 24], 30) is None
+
+
+def test_the_keys_come_from_the_source_or_are_said_to_be_assumed(tmp_path):
+    files = toy_files()
+    del files["srt/model_executor/model_runner.py"]
+    fed = engine_wiring(nested([2, 15, 27]), TOY, f"sglang@{toy_wheel(tmp_path, files)}")
+    assert "the table's keys are assumed" in fed.assumptions[0]
+    deaf = toy_files()
+    deaf["srt/model_executor/model_runner.py"] = deaf["srt/model_executor/model_runner.py"].replace(
+        'eagle_config.get("use_aux_hidden_state", True)', "True"
+    )
+    wheel = toy_wheel(tmp_path, deaf, version="0.9.2")
+    fed = engine_wiring(nested([2, 15, 27], use_aux_hidden_state=False), TOY, f"sglang@{wheel}")
+    assert fed.boundaries == (3, 16, 28)
+    assert "which SGLang 0.9.2 does not read: it captures all the same" in " ".join(fed.notes)
+    fed = engine_wiring(nested([2, 15, 27], use_aux_hidden_state=False), TOY, f"sglang@{toy_wheel(tmp_path, version='0.9.3')}")
+    assert fed.boundaries == (FINAL,)
+
+
+def test_a_case_names_the_source(tmp_path):
+    wheel = toy_wheel(tmp_path)
+    (tmp_path / "case.toml").write_text(f'[engine]\nname = "sglang"\nsource = "{Path(wheel).name}"\n')
+    assert open_case(tmp_path).engine.spec == f"sglang@{wheel}"
+    (tmp_path / "case.toml").write_text('[engine]\nname = "sglang"\nsource = "installed"\n')
+    assert open_case(tmp_path).engine.spec == "sglang@installed"
+    (tmp_path / "case.toml").write_text('[engine]\nname = "sglang"\nsource = "gone.whl"\n')
+    with pytest.raises(CaseError, match=r"\[engine\] source = 'gone.whl': nothing at"):
+        open_case(tmp_path)
+
+
+# --------------------------------------------------------------------------------------------------------------------------- vLLM
+VLLM = next(iter(Path(__file__).parents[1].glob(".live/vllm/lib/python3*/site-packages")), None)
+needs_vllm = pytest.mark.skipif(VLLM is None, reason="no vLLM in .live/vllm: `make .live/vllm/.ready` installs it")
+
+
+@needs_vllm
+@pytest.mark.parametrize(
+    "architecture", [LLAMA, "Qwen3MoeForCausalLM", GPT_OSS, DEEPSEEK, "GlmMoeDsaForCausalLM", "Qwen3VLForConditionalGeneration"]
+)
+def test_vllm_as_it_is_installed(architecture):
+    engine = parse_engine(f"vllm@{VLLM}")
+    own, row = convention_for(engine, architecture), table_convention(replace_source(engine), architecture)
+    assert own.assumptions == ()
+    for n in (12, 31):
+        for ids in id_lists(n):
+            if ids != []:  # config_ids takes an empty list for none
+                assert own.feed(ids, n).boundaries == row.feed(ids, n).boundaries, (n, ids)
+    assert (own.rule, own.embedding) == (row.rule, row.embedding)
+
+
+def replace_source(engine: Engine) -> Engine:
+    return Engine(engine.name, engine.version)
+
+
+@needs_vllm
+def test_vllms_two_runners_read_different_keys():
+    from eaglelab.engines.source.classes import Package
+    from eaglelab.engines.source.vllm import NEWER, OLDER, reads, run_reader
+
+    package = Package(open_source("vllm", str(VLLM)))
+    assert reads(package, OLDER) == (KEY, f"eagle_config.{KEY}")
+    assert reads(package, NEWER) == (KEY,)
+    for runner in (OLDER, NEWER):
+        assert run_reader(package, runner, {KEY: [3, 1, 1]}) == (3, 1, 1)
+        assert run_reader(package, runner, {"dflash_config": {"target_layer_ids": [1, 5]}}) == (2, 6)
+        assert run_reader(package, runner, {KEY: []}) is None
+
+
+@pytest.mark.parametrize("engine", ["vllm==0.32.0", pytest.param(f"vllm@{VLLM}", marks=needs_vllm)])
+def test_vllm_sorts_drops_twins_and_shifts_dflash(engine):
+    llama = {"architectures": [LLAMA], "num_hidden_layers": 30}
+    assert engine_wiring({**DRAFT, KEY: [27, 3, 3]}, llama, engine).boundaries == (3, 27, None)
+    fed = engine_wiring({**DRAFT, "dflash_config": {"target_layer_ids": [1, 14, 26]}}, llama, engine)
+    assert fed.boundaries == (2, 15, 27)
+    assert any("dflash_config.target_layer_ids = [1, 14, 26] counts layers' outputs" in note for note in fed.notes)
+    assert engine_wiring({**DRAFT, KEY: [], "dflash_config": {}}, llama, engine).boundaries == (2, 15, 27)
+
+
+# --------------------------------------------------------------------------------------------------- wrappers, odd ids, in sentences
+def test_the_inner_config_of_a_multimodal_target(tmp_path):
+    kimi = {"architectures": ["KimiK25ForConditionalGeneration"], "text_config": {"num_hidden_layers": 61, "architectures": [DEEPSEEK]}}
+    fed = engine_wiring(nested([2, 30, 58]), kimi, f"sglang@{published('0.5.23')}")
+    assert json.loads(json.dumps(fed.to_json()))["wiring"]["engine"] == [2, 30, 58]
+    assert (fed.target.num_layers, fed.assumptions) == (61, ())
+
+
+@pytest.mark.parametrize(
+    ("ids", "boundaries", "note"),
+    [
+        ([-1, 2, 15], [0, 3, 16], None),
+        (
+            [2, 15, 29],
+            [3, 16, None],
+            "id 29 (boundary 30) is the last layer's output: SGLang 0.5.23 never captures it and does not say so.",
+        ),
+        ([2, 15, 40], [3, 16, None], "id 40 (boundary 41) is outside 0..30"),
+        ([15, 2, 27], [3, 16, 28], "concatenates in layer order whatever the order of the ids"),
+        ([2, 2, 15], [3, 16, None], "name a layer twice: SGLang 0.5.23 captures it once"),
+    ],
+)
+@pytest.mark.parametrize("by", ["table", "own code"])
+def test_odd_ids_in_plain_sentences(ids, boundaries, note, by):
+    engine = "sglang==0.5.23" if by == "table" else f"sglang@{published('0.5.23')}"
+    fed = engine_wiring(nested(ids), {"architectures": [LLAMA], "num_hidden_layers": 30}, engine)
+    assert fed.to_json()["wiring"]["engine"] == boundaries
+    assert note is None or note in " ".join(fed.notes)
+
+
+def test_flags_on_layers_count_from_the_end():
+    """`self.layers[-1]`: id -2 marks the last layer, and nothing says so."""
+    own = setters("0.5.23")[QWEN3_MOE].run([-2, 3], 94)
+    fed = table_convention(Engine("sglang", "0.5.23"), QWEN3_MOE).feed([-2, 3], 94)
+    assert own.boundaries == fed.boundaries == (4, 93)
+    assert "-2 marks the last layer, boundary 93" in fed.notes[0]
