@@ -29,6 +29,8 @@ OTHER_STATES = (
 """Kinds of anomalies of a slot that fits no boundary on its own tokens: no choice of the target's can be had from it."""
 
 if TYPE_CHECKING:  # torch, pandas and transformers load with the parts that need them
+    from torch import Tensor
+
     from eaglelab.drafter.embedding import EmbeddingRows
     from eaglelab.drafter.model import Drafter, Flags
     from eaglelab.dumps import Sample
@@ -506,6 +508,12 @@ class Investigation(OpenedCase):
             raise NotGiven("embedding rows", f"{need}: give `[target] path`, or {HOW}")
         return self.embedding
 
+    @property
+    def drafted_ids(self) -> Tensor:
+        """[Vd] int64: the tokens that the drafter can say, without what a broken map makes of them."""
+        said = self.drafter.target_ids.cpu()
+        return said[(said >= 0) & (said < self.drafter.config.vocab_size)]
+
     @cached_property
     def _rows_to_draft(self) -> tuple[EmbeddingRows, EmbeddingRows | None]:
         """`_rows` and `boundary_rows` with the rows of the draft vocabulary, from wherever a whole table is at hand: a tree is fed what it drafts."""
@@ -515,10 +523,8 @@ class Investigation(OpenedCase):
         from eaglelab.drafter.embedding import EmbeddingRows
         from eaglelab.target import TensorSource
 
-        own, target, config = self._rows(), self.boundary_rows, self.drafter.config
-        said = self.drafter.target_ids.cpu()
-        ids = torch.cat([self._token_ids, said[(said >= 0) & (said < config.vocab_size)]]).unique()
-        wider = None
+        own, target, wider = self._rows(), self.boundary_rows, None
+        ids = torch.cat([self._token_ids, self.drafted_ids]).unique()
         if self.target_rows is not None and self.case.drafter.embed is None:
             wider = EmbeddingRows(ids, TensorSource(self.case.target.path).embedding_rows(ids), self.target_rows.source)
         if own is not self.target_rows and self.case.drafter.path is not None:

@@ -241,15 +241,17 @@ class ServedCase:
         from eaglelab.replay import EMBEDDING, Variant
         from eaglelab.served.predict import from_dump, predict
 
-        inv, layout = self.inv, self._layout(wiring)
+        inv, layout, trees = self.inv, self._layout(wiring), (recording.session.eagle_topk or 1) > 1
         if layout is None:
             feed, why = inv.sources_of(wiring)
             if feed is None:
                 raise NotGiven(f"the states at {wiring}", why)
             samples, rows, table = from_dump(recording, inv.replay_samples), inv._rows(), inv.boundary_rows
+            if trees:
+                rows, table = inv._rows_to_draft
         else:
             samples = self._states(recording, layout)
-            rows, table = self._rows_of(samples)
+            rows, table = self._rows_of(samples, trees)
             feed = tuple(EMBEDDING if b == 0 else layout.index(b) for b in wiring)
         if not samples:
             raise NotGiven("an answer to one of the dump's own prompts in the recording", LIVE)
@@ -294,15 +296,16 @@ class ServedCase:
         """Samples by layout and tokens: recordings of one target mostly hold the same answers."""
         return {}
 
-    def _rows_of(self, samples: list[Sample]) -> tuple[EmbeddingRows, EmbeddingRows]:
-        """The drafter's embedding rows of these texts, and the target's."""
+    def _rows_of(self, samples: list[Sample], trees: bool) -> tuple[EmbeddingRows, EmbeddingRows]:
+        """The drafter's embedding rows of these texts, and the target's. trees: also of what a drafter may say, which is fed in them."""
         import torch
 
         from eaglelab.drafter.checkpoint import own_embedding
         from eaglelab.drafter.embedding import EmbeddingRows
         from eaglelab.target import TensorSource
 
-        ids, inv = torch.cat([s.token_ids for s in samples]).unique(), self.inv
+        inv = self.inv
+        ids = torch.cat([s.token_ids for s in samples] + [inv.drafted_ids] * trees).unique()
         target = EmbeddingRows(ids, TensorSource(inv.source.path).embedding_rows(ids), "the target's embedding table")
         own = None if inv.embedding is inv.target_rows else own_embedding(inv.case.drafter.path, ids)
         return own or target, target
