@@ -3,7 +3,6 @@
 import ast
 import importlib.util
 import json
-import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -357,17 +356,13 @@ ROOT = Path(__file__).parents[1]
 
 
 def sglang_sources() -> list[str]:
-    """spec_utils.py and eagle_utils.py of the installed SGLang: in this environment or the live one, else of a wheel in its folder."""
+    """spec_utils.py and eagle_utils.py of the installed SGLang: in this environment or the live one."""
     files = ("sglang/srt/speculative/spec_utils.py", "sglang/srt/speculative/eagle_utils.py")
     spec = importlib.util.find_spec("sglang")
     folders = [Path(p).parent for p in (spec.submodule_search_locations or ())] if spec else []
     for folder in (*folders, *ROOT.glob(".live/sglang/lib/python3*/site-packages")):
         if all((folder / f).is_file() for f in files):
             return [(folder / f).read_text() for f in files]
-    for wheel in sorted(ROOT.glob(".live/wheels/sglang-*.whl"), reverse=True):
-        with zipfile.ZipFile(wheel) as archive:
-            if set(files) <= set(archive.namelist()):
-                return [archive.read(f).decode() for f in files]
     pytest.skip("SGLang's source is not at hand (`make live` installs it into .live/sglang)")
 
 

@@ -3,8 +3,9 @@
 A branch is fed its own tokens, so the all-at-once pass serves its first step only. Then each lane (`tree_choice`) is one row: its token,
 the state of the lane that it comes from, and position t + step. Its attention sees the true text up to row t and the *lane's own* earlier
 rows: SGLang gives each lane cache slots of its own and leaves them where they are when a lane goes on from another one
-(cache_locs.py:263-275, intel_amx_backend.py:462-470 in 0.5.23), so that a branch may see keys of another branch. What is accepted is
-written again from the target's states: a step starts as a chain's does.
+(cache_locs.py:263-275, intel_amx_backend.py:462-470 in 0.5.23), so that a branch may see keys of another branch: of the example's 48
+recorded requests all are as predicted so, 45 if each branch saw its own ancestors. What is accepted is written again from the target's
+states: a step starts as a chain's does.
 """
 
 from __future__ import annotations
