@@ -16,19 +16,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runs import EXAMPLE, LIVE, ROOT, Run
-from serving import started
+from serving import EngineError, started
 
 from eaglelab.capture.parity import Parity, parity_of
-from eaglelab.capture.run import capture
+from eaglelab.capture.run import CaptureError, capture
 from eaglelab.capture.sglang_hook import hook_spec
 from eaglelab.findings import Status, write_json
 from eaglelab.investigation import Investigation
 from eaglelab.live.prompts import dump_prompts
+from eaglelab.live.server import ServerError
 from eaglelab.wiring import Boundary
 
 SAMPLES = 3
 SGLANG = "sglang"
-ALL_ROWS = ("--chunked-prefill-size", "-1", "--disable-radix-cache")
+ALL_ROWS = ("--chunked-prefill-size", "-1", "--disable-radix-cache", "--mem-fraction-static", "0.7")
+"""The fraction is of the memory that was free before the weights were read: a small one fails where others take some meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Capture(Run):
             return [*super().arguments(port), "--forward-hooks", json.dumps(hook), *ALL_ROWS]
         return [
             *("-m", "sglang.launch_server", "--model-path", "data/example/target", "--device", "cpu", "--context-length", "1024"),
-            *("--max-total-tokens", "16384", "--max-running-requests", "4", "--mem-fraction-static", "0.3"),
+            *("--max-total-tokens", "16384", "--max-running-requests", "4"),
             *("--disable-overlap-schedule", "--disable-cuda-graph", *ALL_ROWS, "--speculative-algorithm", "EAGLE3"),
             *("--enable-return-aux-hidden-states", "--return-aux-hidden-state-layer-ids", *map(str, self.ids), *where),
         ]
@@ -96,10 +98,13 @@ def as_expected(run: Capture, inv: Investigation) -> bool:
     shutil.rmtree(run.out, ignore_errors=True)
     (run.out / "files").mkdir(parents=True)
     begun = time.monotonic()
-    with started(run, run.out / "engine.log") as (server, _command):
-        done = capture(
-            server, dump_prompts(inv.samples).prompts, run.out / "states", case=inv, layer_ids=run.ids or None, say=lambda _: None
-        )
+    try:
+        with started(run, run.out / "engine.log") as (server, _command):
+            asked = dump_prompts(inv.samples).prompts
+            done = capture(server, asked, run.out / "states", case=inv, layer_ids=run.ids or None, say=lambda _: None)
+    except (EngineError, CaptureError, ServerError) as error:
+        print(f"{run.name}: {error}", flush=True)
+        return False
     print(f"{run.name}: {done.summary.replace(str(ROOT), '.')}", flush=True)
     found = parity_of(inv, run.out / "states", SAMPLES)
     write_json(run.out / "parity.json", found)

@@ -429,6 +429,22 @@ def test_a_server_with_the_hook_is_captured_through_its_records(target, prompts,
     assert len(sample.token_ids) == 46
 
 
+@pytest.mark.parametrize(("served", "expected"), [(True, (0, 1, 2)), (False, (1, 2, 4))], ids=["the server's config", "the case's"])
+def test_the_served_drafters_config_comes_before_the_cases(target, prompts, tmp_path, served, expected):
+    """EAGLE-3 running with --enable-return-hidden-states: the rows are the aux states that the drafter is given."""
+
+    def draft(ids):
+        return {"architectures": ["LlamaForCausalLMEagle3"], "eagle_config": {"eagle_aux_hidden_state_layer_ids": ids}}
+
+    case = OpenedTarget()
+    case.draft_config = draft([0, 1, 3])
+    flags = {"speculative_algorithm": "EAGLE3", "return_hidden_states_mode": "full", "draft_config": draft([-1, 0, 1]) if served else None}
+    server = sglang(lambda ids: as_json(side_by_side(target, expected, ids)), flags)
+    done = capture(server, prompts, tmp_path / "c", case=case, say=lambda _: None)
+    assert done.info.wiring == Wiring(expected)
+    assert ("cannot be read here: its boundaries are said by the case's" in " ".join(done.notes)) is not served
+
+
 def test_records_that_are_not_here_say_where_to_look(prompts, tmp_path):
     spec = hook_spec(tmp_path / "elsewhere")
     with pytest.raises(CaptureError, match=r"no recording .* on this machine"):

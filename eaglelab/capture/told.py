@@ -100,11 +100,15 @@ def _boundaries(
         ids = flags.get("return_aux_hidden_state_layer_ids")
         fed = convention_for(server.engine, target_shape(target).architecture).feed(ids, info.num_layers)
         return replace(info, boundaries=fed.boundaries, layer_ids=None if ids is None else tuple(ids), notes=fed.notes)
-    draft = served or (case.draft_config if case is not None else None)
+    draft, notes = served, ()
+    if draft is None and case is not None:
+        draft, notes = case.draft_config, ("the served drafter's config cannot be read here: its boundaries are said by the case's",)
     if draft is None:
         return replace(info, notes=("the served drafter's config is not at hand: which boundaries it was fed is not said",))
     wiring = engine_wiring(draft, target, server.engine)
-    return replace(info, boundaries=wiring.boundaries, layer_ids=None if wiring.ids is None else tuple(wiring.ids), notes=wiring.notes)
+    return replace(
+        info, boundaries=wiring.boundaries, layer_ids=None if wiring.ids is None else tuple(wiring.ids), notes=(*notes, *wiring.notes)
+    )
 
 
 def _extracted_ids(flags: Mapping[str, Any]) -> tuple[int, ...] | None:
