@@ -510,3 +510,20 @@ def test_the_table_against_vllms_own_source():
     assert "norm_before_fc" not in (models / "deepseek_eagle3.py").read_text()
     registry = (models / "registry.py").read_text()
     assert all(f'"{name}":' in registry for name in table()["drafters"]["vllm"])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"head_dim": 2**40},
+        {"qk_rope_head_dim": 2**40},
+        {"partial_rotary_factor": math.nan},
+        {"rope_theta": math.inf},
+        {"max_position_embeddings": -1},
+        {"rope_scaling": {"rope_type": "llama3", "factor": 0.5}},
+        {"rope_scaling": {"rope_type": ["yarn"]}},
+        {"hidden_size": "2048"},
+    ],
+)
+def test_damaged_targets_give_no_finding_and_no_error(damage):
+    assert list(found(QWEN3_DRAFTER, SGLANG, {**QWEN3_TARGET, **damage}, SERVE)) == ["flags"]

@@ -14,6 +14,8 @@ from eaglelab.drafter.config import normalise_rope
 
 ANGLE = 0.1
 """Radian by which two rotations must differ to be called different."""
+MAX_WIDTH = 65536
+"""Channels of a head; more is a damaged config."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +72,18 @@ def first_difference(a: Rotation, b: Rotation) -> int | None:
 
 
 def _rotated(config: Mapping[str, Any], rope: Mapping[str, Any]) -> int | None:
-    if config.get("qk_rope_head_dim") is not None:
-        return config["qk_rope_head_dim"] if isinstance(config["qk_rope_head_dim"], int) else None
+    latent = config.get("qk_rope_head_dim")
+    if latent is not None:
+        return latent if isinstance(latent, int) and 0 < latent <= MAX_WIDTH else None
     head, hidden, heads = (config.get(key) for key in ("head_dim", "hidden_size", "num_attention_heads"))
     if head is None and isinstance(hidden, int) and isinstance(heads, int) and heads > 0:
         head = hidden // heads
     share = next((v for v in (rope.get("partial_rotary_factor"), config.get("partial_rotary_factor")) if v is not None), 1.0)
-    return int(head * share) if isinstance(head, int) and isinstance(share, (int, float)) else None
+    return (
+        int(head * share)
+        if isinstance(head, int) and isinstance(share, (int, float)) and 0 < share <= 1 and 0 < head <= MAX_WIDTH
+        else None
+    )
 
 
 def _default(plain: list[float], rope: Mapping[str, Any], config: Mapping[str, Any], width: int) -> list[float]:
