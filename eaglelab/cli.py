@@ -491,7 +491,8 @@ def cmd_wiring(args: argparse.Namespace) -> int:
             written = None if already else write_corrected(args.config, new, fed.engine)
             if written is not None:
                 result["written"] = str(written)
-                text.append(f"written: {written}")
+                reads = config_path(args.config).name
+                text.append(f"written: {written}\nThe engine reads {reads}: keep a copy of that one and put this one in its place")
             commands = server_command(
                 fed.engine,
                 folder_of(args.target, "TARGET"),

@@ -371,7 +371,7 @@ def test_wiring_says_the_rule_and_that_a_copy_takes_the_originals_place(configs,
     assert "The engine reads config.json: keep a copy of that one and put this one in its place" in out
     assert not (configs / "config.sglang-0.5.23.json").unlink()
     _, out, _ = run(*arguments, "--boundaries", "2,30,58", "--write", text=True)
-    assert out.endswith("already so: nothing to change\n")
+    assert "already so: nothing to change\n\nServe:\n" in out
     assert not (configs / "config.sglang-0.5.23.json").exists()
     code, data, _ = run(*arguments, "--boundaries", "2,30,58", "--write")
     assert (code, data["diff"], data["corrected"]) == (0, "", json.loads((configs / "config.json").read_text()))
