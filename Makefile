@@ -8,12 +8,12 @@ BIN := $(VENV)/bin
 CASE ?= data/example/case.toml
 export HF_HUB_OFFLINE := 1
 
-.PHONY: report test lab live live-all example bench pictures lint setup target oracles clean
+.PHONY: report test lab live live-all example bench pictures lint setup target oracles wheels clean
 
 report: setup target
 	$(BIN)/eaglelab report $(CASE)
 
-test: setup target oracles
+test: setup target oracles wheels
 	$(BIN)/python -m pytest
 
 lab: setup target
@@ -81,6 +81,18 @@ $(LIVE)/sglang/.ready: engines_cpu/requirements/sglang.txt engines_cpu/requireme
 DISK_GB := 12
 ENOUGH_DISK = $(PYTHON) -c 'import shutil, sys; free = shutil.disk_usage(".").free / 1e9; \
 	sys.exit(f"an engine needs $(DISK_GB) GB of free disk to be installed, {free:.1f} GB are free here") if free < $(DISK_GB) else None'
+
+# SGLang's published wheels, about 103 MB, read as archives by the tests of the convention table: nothing of them is installed or run.
+wheels: setup
+	@$(MAKE) --no-print-directory .cache/engines/.ready || echo "Some of SGLang's wheels could not be fetched; the tests that read them skip."
+
+.cache/engines/.ready: tests/engines/wheels.txt
+	mkdir -p $(@D)
+	lacking=; for version in $$(cat $<); do \
+	  ls $(@D)/sglang-$$version-*.whl >/dev/null 2>&1 || $(BIN)/pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+	    --python-version 3.11 --platform manylinux_2_34_x86_64 --dest $(@D) sglang==$$version || lacking="$$lacking $$version"; done; \
+	test -z "$$lacking"
+	touch $@
 
 # Rebuild the example from nothing: the target's answers, their states, the drafter, the shipped files, the recordings. About two hours on two cores.
 example: setup target $(LIVE)/vllm/.ready $(LIVE)/sglang/.ready

@@ -161,7 +161,8 @@ def build_parser() -> argparse.ArgumentParser:
     sub = command("wiring", cmd_wiring, "what an engine feeds with a drafter's config, and the ids that make it feed something else")
     sub.add_argument("config", type=Path, help="the drafter's config.json or its folder")
     sub.add_argument("--target", type=Path, required=True, metavar="CONFIG", help="the target's config.json or its folder (required)")
-    sub.add_argument("--engine", required=True, help="sglang==0.5.23, vllm, specforge, ... (required)")
+    text = "sglang==0.5.23, vllm, specforge, ...; sglang@PATH asks the code in a wheel, sdist or folder, sglang@installed this Python's (required)"
+    sub.add_argument("--engine", required=True, help=text)
     sub.add_argument("--boundaries", metavar="B,B,B", help="what it should feed, as in 3,16,28 (default: say only what it feeds)")
     text = "write the corrected copy beside the config, which stays as it is (default: print the difference)"
     sub.add_argument("--write", action="store_true", help=text)

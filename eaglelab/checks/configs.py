@@ -58,6 +58,7 @@ def engine_feeds(inv: Investigation) -> Iterator[Finding]:
         if fed.assumptions
         else "",
     )
+    yield from engine_source(inv)
 
 
 def engine_source(inv: Investigation) -> Iterator[Finding]:

@@ -97,6 +97,8 @@ def _wheel(name: str, path: Path) -> Source:
     _not_too_many(len(entries), path)
     sizes = {e.filename: e.file_size for e in entries}
     files = {f.removeprefix(f"{name}/"): f for f in sizes if f.startswith(f"{name}/") and f.endswith(".py")}
+    if sum(sizes[f] for f in files.values()) > MAX_TOTAL:
+        raise SourceError(f"{path} holds more than {MAX_TOTAL >> 20} MB of Python: no engine does")
     metadata = next((f for f in sizes if re.fullmatch(r"[^/]+\.dist-info/METADATA", f)), None)
     _is_there(name, files, path)
 
@@ -141,7 +143,7 @@ def _folder(name: str, path: Path) -> Source:
     here = next((p for p in (path / "python" / name, path / name, path) if (p / "__init__.py").is_file()), None)
     if here is None or (here == path and path.name != name):
         raise SourceError(f"{path} holds no package {name}: expected the folder {name}/ itself, its parent, or a source checkout")
-    files = {p.relative_to(here).as_posix(): str(p) for p in here.rglob("*.py")}
+    files = {p.relative_to(here).as_posix(): str(p) for p in here.rglob("*.py") if p.is_file()}
     _is_there(name, files, path)
 
     def read(file: str) -> bytes | None:

@@ -83,7 +83,8 @@ def source_convention(engine: Engine, architecture: str | None) -> Convention:
         if architecture is None:
             raise CannotTell("the target's architecture is not given")
         return _measured(engine, architecture, source)
-    except CannotTell as reason:
+    except (CannotTell, RecursionError) as error:
+        reason = "its expressions are nested too deeply" if isinstance(error, RecursionError) else error
         if " has no set_" in str(reason) or "is registered as" in str(reason):
             note = f"{engine.title} captures nothing for {architecture}: {reason}. The start-up fails."
             family = table()["families"][engine.name]

@@ -430,8 +430,12 @@ def _may_have_a_setter(source: Source) -> list[str]:
 def target(source: Source, architecture: str) -> SGLangTarget:
     """One architecture. Raises CannotTell where the registry has none of this name, or it has no setter."""
     package = Package(source)
-    paths = [path for path in source.paths(MODELS) if architecture in (source.text(path) or "")]
+    texts = {path: source.text(path) for path in source.paths(MODELS)}
+    paths = [path for path, text in texts.items() if architecture in (text or "")]
     cls = package.architectures(paths).get(architecture)
+    lost = [path for path, text in texts.items() if text is None] + [path for path in paths if source.tree(path) is None]
+    if cls is None and lost:
+        raise CannotTell(f"{lost[0]} cannot be read as Python")
     if cls is None:
         raise CannotTell(f"no model of {source.where} is registered as {architecture}")
     return SGLangTarget(package, cls)
