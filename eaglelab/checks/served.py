@@ -15,6 +15,12 @@ from eaglelab.served_case import CLOSE, LIVE, Predicted, Reached
 if TYPE_CHECKING:
     from eaglelab.served.predict import Prediction
 
+TEXTS = {
+    "identical": (Status.PASS, "The server writes the dump's text"),
+    "near-ties": (Status.PASS, "The server writes the dump's text but for near-ties"),
+    "other target": (Status.FAIL, "The server writes other text than the target that the case names"),
+}
+"""What a comparison of answers (`TextComparison.diagnosis`) makes of them."""
 MANY = 50
 """Verify passes from which "never" and "always" are said of a server."""
 OTHER = (
@@ -206,21 +212,18 @@ def text(inv: Investigation) -> Iterator[Finding]:
     kind, said = compared.diagnosis
     if kind == "not compared":
         raise NotGiven("an answer in tokens to a prompt of the dump's samples in the recording", LIVE)
-    titles = {
-        "identical": "The server writes the dump's text",
-        "near-ties": "The server writes the dump's text but for near-ties",
-        "other text": "The server writes other text than the dump's",
-    }
-    other, unsure = kind == "other text", "Whether the server writes the dump's text cannot be told"
+    status, title = TEXTS.get(kind, (Status.CANNOT_TELL, "Whether the server writes the dump's text cannot be told"))
+    if kind == "other text" and compared.table["gap"].notna().any():  # the target itself prefers what was served
+        status, title = Status.NOT_APPLICABLE, "The dump's answers are not the target's own greedy text, so the server's differ"
     yield Finding(
         id="served.text",
-        title=f"{titles.get(kind, unsure)}: {compared.identical} of {len(compared.table)} answers are the same to the end",
-        status=Status.FAIL if other else Status.PASS if kind in titles else Status.CANNOT_TELL,
+        title=f"{title}: {compared.identical} of {len(compared.table)} answers are the same to the end",
+        status=status,
         claim="The dump's answers are the served target's own, to the same prompts.",
         evidence=f"{said}.",
         numbers={k: v for k, v in compared.to_json().items() if k != "text"},
         next="Serve the very checkpoint that wrote the dump's answers, unquantised and greedily, or dump this server's answers and train on them."
-        if other
+        if status is Status.FAIL
         else "",
     )
 
@@ -238,7 +241,7 @@ def flags(inv: Investigation) -> Iterator[Finding]:
     apart = [name for name in both if not _same_setting(asked[name], ran[name])]
     said = "; ".join(f"{name} = {ran[name]}, not {asked[name]}" for name in apart)
     steps = ran.get("num_steps")
-    shortened = "num_draft_tokens" in apart and ran.get("eagle_topk", 1) == 1 and steps and ran["num_draft_tokens"] == steps + 1
+    shortened = apart == ["num_draft_tokens"] and ran.get("eagle_topk", 1) == 1 and steps and ran["num_draft_tokens"] == steps + 1
     yield Finding(
         id="served.flags",
         title=f"The server runs with other settings than the case says: {said}"
