@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from eaglelab.acceptance import ratio_interval, ratios_apart
-from eaglelab.engines.conventions import parse_engine
+from eaglelab.engines.conventions import ConventionError, Engine, parse_engine
 from eaglelab.engines.wiring_report import EngineWiring, engine_wiring
 from eaglelab.opened import DUMP, NotGiven, relative_to_case
 from eaglelab.served import Recording, RecordingError, ServedCounts
@@ -34,6 +34,7 @@ LIVE = (
 )
 """How to get what a server reached on the same text, for messages."""
 NUMBERS = ("served", "low", "high", "predicted")
+SETTINGS = ("num_steps", "eagle_topk", "num_draft_tokens")
 CLOSE = 0.02
 """Accept lengths that are this near, relative to the predicted one, are called equal: what bf16 and the cut last step of an answer leave."""
 TIGHT = 0.1
@@ -54,6 +55,8 @@ class Reached:
     interval: tuple[float, float] | None = None
     """95 % by request (of a log: by line); None where they are not told apart."""
     notes: tuple[str, ...] = ()
+    engine: Engine | None = None
+    """The engine that the source itself names, with its version where it tells that."""
 
 
 @dataclass(frozen=True)
@@ -168,24 +171,18 @@ class ServedCase:
         return self._counted() or self._logged()
 
     def _counted(self) -> Reached | None:
-        path = self.case.engine.counters
-        if path is None:
+        found = self.counters
+        if found is None or found.accept_length is None:
             return None
-        name = relative_to_case(self.case, path)
-        if self.recording is None:
-            from eaglelab.served.counters import read_counters
-
-            counts = read_counters(path)
-            return Reached(counts.accept_length, name, "1 + accepted / verify passes, since the server's start", counts)
-        counts = self.recording.counts
-        if counts is None or counts.accept_length is None:
-            return None
-        told = [c for r in self.recording.requests if (c := r.counts(self.recording.session.num_steps)) is not None]
-        low, high = ratio_interval([c.accepted for c in told], [c.verify_steps for c in told])
-        definition = "1 + accepted / verify passes, as the engine counted them for each request"
-        return Reached(
-            counts.accept_length, f"{name}, {len(told)} requests", definition, counts, (1 + low, 1 + high) if len(told) > 1 else None
-        )
+        name = relative_to_case(self.case, found.path)
+        told = [part.counts for part in found.parts if part.counts is not None and part.counts.verify_steps]
+        interval = None
+        by_request = found.kind == "answers" or (self.recording is not None and self.recording.counts is not None)
+        if by_request and len(told) > 1:
+            name += f", {len(told)} requests"
+            low, high = ratio_interval([c.accepted for c in told], [c.verify_steps for c in told])
+            interval = (1 + low, 1 + high)
+        return Reached(found.accept_length, name, found.definition, found.counts, interval, found.notes, _engine(found.engine))
 
     def _logged(self) -> Reached | None:
         if self.log is None or (told := self.log.accept_length()).value is None:
@@ -196,7 +193,13 @@ class ServedCase:
             if told.exact
             else f"mean of the lines' accept lengths, weighted by {told.weight}"
         )
-        return Reached(told.value, source, definition, told.counts, told.interval, told.notes)
+        return Reached(told.value, source, definition, told.counts, told.interval, told.notes, self._log_engine)
+
+    @property
+    def _log_engine(self) -> Engine | None:
+        """The engine whose lines the log holds, with the version that it printed."""
+        started = self.log.server_args
+        return _engine(self.log.engine, started.get("version") if started.get("engine") == self.log.engine else None)
 
     # -- what a recording's server fed ------------------------------------------------------------------------------------
 
@@ -407,23 +410,37 @@ class ServedCase:
     # -- settings ---------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def settings(self) -> dict[str, Any]:
-        """What the server runs with, by the recording's session, else by its log: engine, num_steps, eagle_topk, num_draft_tokens, …"""
-        names = ("engine", "num_steps", "eagle_topk", "num_draft_tokens")
-        session = None if self.recording is None else vars(self.recording.session)
-        if session is None:
-            started = {} if self.log is None else self.log.server_args
-            return {name: started[name] for name in (*names[1:], "algorithm") if started.get(name) is not None}
-        ran = {name: session[name] for name in names if session[name] is not None}
-        fed = self.wiring_of(self.recording) if session["draft_config"] else None
-        return ran | ({"boundaries": fed.wiring.to_json()} if fed is not None else {})
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """What the server says that it runs with, source by source (the recording or counters, the log): engine, algorithm, num_steps,
+        eagle_topk, num_draft_tokens, boundaries, as far as they are told."""
+        told: dict[str, dict[str, Any]] = {}
+        if self.recording is not None:
+            session = self.recording.session
+            fed = self.wiring_of(self.recording) if session.draft_config else None
+            told["the recording"] = {
+                "engine": _engine(session.engine),
+                **{name: getattr(session, name) for name in SETTINGS},
+                "boundaries": None if fed is None else fed.wiring.to_json(),
+            }
+        elif self.counters is not None:
+            found = self.counters
+            told["the counters"] = {
+                "engine": _engine(found.engine),
+                "num_steps": found.num_steps,
+                "num_draft_tokens": found.num_draft_tokens,
+            }
+        if self.log is not None:
+            started = self.log.server_args
+            told["the log"] = {"engine": self._log_engine, **{name: started.get(name) for name in ("algorithm", *SETTINGS)}}
+        known = {source: {name: value for name, value in said.items() if value is not None} for source, said in told.items()}
+        return {source: said for source, said in known.items() if said}
 
     @property
     def asked(self) -> dict[str, Any]:
         """The same by the case's own launch line, `[engine]` and config."""
         inv, launch = self.inv, self.inv.launch
-        asked = {} if inv.engine is None or inv.engine.version is None else {"engine": str(inv.engine)}
-        for name in ("algorithm", "num_steps", "eagle_topk", "num_draft_tokens"):
+        asked: dict[str, Any] = {} if inv.engine is None else {"engine": inv.engine}
+        for name in ("algorithm", *SETTINGS):
             if launch is not None and getattr(launch, name) is not None:
                 asked[name] = getattr(launch, name)
         return asked | ({} if inv.served_wiring is None else {"boundaries": inv.served_wiring.wiring.to_json()})
@@ -450,10 +467,13 @@ def _pairs(found: Prediction) -> tuple[tuple[tuple[ServedCounts, ServedCounts], 
 
 
 def _same_text(r: RequestPrediction, steps: int) -> tuple[ServedCounts, ServedCounts] | None:
+    """A histogram does not say which pass is the last, which the end of the text cuts: it is left out where all others are the walk's."""
     walked = ServedCounts.from_accepted(r.walk.accepted, steps)
     if r.told == "every step":
         return ServedCounts.from_accepted(r.request.accepted[: len(r.walk.accepted)], steps), walked
-    return (ServedCounts.from_histogram(r.request.histogram, steps), walked) if r.told == "histogram" else None
+    if r.told != "histogram":
+        return None
+    return (walked if r.equal else ServedCounts.from_histogram(r.request.histogram, steps)), walked
 
 
 def _summary(found: Predicted) -> dict[str, Any]:
@@ -486,3 +506,11 @@ def _by_step(found: Predicted) -> list[dict[str, Any]]:
 def total(counts: Iterable[ServedCounts]) -> ServedCounts:
     counts = list(counts)
     return sum(counts[1:], counts[0]) if counts else ServedCounts(0, 0)
+
+
+def _engine(said: str | None, version: str | None = None) -> Engine | None:
+    """An engine as a file names it; without its version, or None, where that cannot be understood."""
+    for more in (version, None) if said and "@" not in said else ():
+        with suppress(ConventionError):
+            return parse_engine(said, more)
+    return None

@@ -103,6 +103,10 @@ def _wiring(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     changes = _changes(match.numbers.get("ids", {}), inv)
     if works is FAIL:
         words += " The drafter does not work on its own dump either, so this change alone may not help."
+    if said := _another_config(by_id, fed, held):
+        would = f"By the case's config it would feed {fed}, and the dump feeds {held}.{cost}"
+        then = "Name the config that was served in `[engine] draft_config` and check again, before any ids are changed."
+        return Verdict("wiring", "likely", f"{said} {would} {then}")
     if held.known:
         words += f" {match.next}"
     else:
@@ -110,12 +114,28 @@ def _wiring(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     return Verdict("wiring", confidence, words, changes)
 
 
+def _another_config(by_id: dict[str, Finding], fed: Wiring, held: Wiring) -> str:
+    """What the server says against the case's config being the one that it read; empty where nothing does."""
+    flags, expected = by_id.get("served.flags"), by_id.get("served.expected")
+    ran = None if flags is None else flags.numbers.get("ran", {}).get("boundaries")
+    words = ""
+    if ran is not None and ran != fed.to_json():
+        right = ", on which the drafter was trained" if ran == held.to_json() else ""
+        words = f"The case names another config than the one served: the config in the recording feeds boundaries {ran}{right}."
+        words += f" {expected.title}." if expected is not None and expected.numbers.get("as_fed") else ""
+    elif expected is not None and expected.numbers.get("as_right"):
+        words = (
+            f"The server seems to feed the right wiring already, and the case to name another config than the one served: {expected.title}."
+        )
+    return words
+
+
 def _confirmed(by_id: dict[str, Finding], fed: Wiring) -> str:
     """What the server itself says of a wrong wiring: states captured from it, and its counters beside the prediction for what it feeds."""
     words, parity, expected = "", by_id.get("served.parity"), by_id.get("served.expected")
     if parity is not None and parity.status is FAIL:
         words += f" States captured from the server show it: {parity.title}."
-    if expected is not None and expected.status is PASS:
+    if expected is not None and expected.numbers.get("as_fed"):
         numbers = expected.numbers
         if not numbers["same_text"]:
             words += f" What the server says agrees: {expected.title}."
@@ -208,7 +228,14 @@ def _config(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
 
 def _served(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     """The server does not do what its config says, or not what the replay predicts for it."""
-    told = {"served.parity"} if _status(by_id, "wiring.match") is FAIL else set()  # said there
+    told, expected = set(), by_id.get("served.expected")
+    if _status(by_id, "wiring.match") is FAIL:  # said there
+        told = {"served.parity"}
+        if expected is not None and (expected.numbers.get("as_fed") or expected.numbers.get("as_right")):
+            told.add("served.expected")
+        flags = by_id.get("served.flags")
+        if flags is not None and flags.numbers.get("apart") == ["boundaries"]:
+            told.add("served.flags")
     bad = [f for k, f in by_id.items() if k.startswith("served.") and f.status is FAIL and k not in told]
     if not bad:
         return None

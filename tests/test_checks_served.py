@@ -12,6 +12,7 @@ from case_builder import SGLANG, build_case, draft_config, make_world
 
 from eaglelab.acceptance import ratio_interval, ratios_apart
 from eaglelab.checks import findings, run_checks
+from eaglelab.cli import main
 from eaglelab.findings import Status
 from eaglelab.investigation import Investigation
 from eaglelab.served import RecordingWriter, Request, over_time
@@ -110,10 +111,10 @@ def test_served_as_the_wrong_wiring_predicts_confirms_the_verdict(cases, world, 
     inv = expected(cases["wrong"], world, walked["wrong"], WRONG)
     every = list(run_checks(inv))
     found = next(f for f in every if f.id == "served.expected")
-    assert found.status is Status.PASS
+    assert found.status is Status.FAIL  # a poor number is no good news because it was predicted
     assert "as predicted for boundaries [0, 1, 2]" in found.title
     assert "; the right wiring [2, 4, 6] predicts " in found.title
-    assert found.next.startswith("The engine does what its config says: the fault is in the config.")
+    assert found.next == "The engine does what its config says: change the config. The finding wiring.match names the ids."
     said = verdict(every, inv)
     assert (said.stage, said.confidence) == ("wiring", "sure")
     assert f"The server's own counters confirm it: {found.title}." in said.text
@@ -140,7 +141,31 @@ def test_a_server_that_read_another_config_is_told_from_a_slow_one(cases, world,
     assert "what the right wiring [2, 4, 6] predicts" in found.title
     assert found.numbers["as_right"]
     said = verdict(every, inv)
-    assert (said.stage, said.confidence) == ("wiring and engine", "likely")
+    assert (said.stage, said.confidence, said.changes) == ("wiring", "likely", ())
+    assert said.text.startswith(
+        "The server seems to feed the right wiring already, and the case to name another config than the one served:"
+    )
+    assert "Set eagle" not in said.text
+    assert "`[engine] draft_config`" in said.text
+
+
+def test_a_recording_of_another_config_than_the_cases_is_said_first(cases, world, walked):
+    inv = expected(cases["wrong"], world, walked["right"], RIGHT)
+    every = list(run_checks(inv))
+    status = {f.id: f.status for f in every}
+    assert (status["served.flags"], status["served.expected"]) == (Status.FAIL, Status.PASS)
+    said = verdict(every, inv)
+    assert (said.stage, said.confidence, said.changes) == ("wiring", "likely", ())
+    assert said.text.startswith(
+        "The case names another config than the one served: the config in the recording feeds boundaries [2, 4, 6], on which the drafter was trained."
+    )
+
+
+def test_a_wrong_config_that_was_served_in_place_of_the_cases_fails(cases, world, walked):
+    inv = expected(cases["right"], world, walked["wrong"], WRONG)
+    found = by_id(inv, "served.expected")["served.expected"]
+    assert found.status is Status.FAIL
+    assert found.next == "Serve the case's config: this server read another one (see served.flags)."
 
 
 def test_a_server_above_its_prediction_is_another_server(cases, world, walked):
@@ -158,6 +183,20 @@ def test_histograms_are_held_against_the_walk(cases, world, walked):
     assert "requests have the walk's own histogram" in found.evidence
 
 
+def test_the_pass_that_an_answers_end_cuts_is_counted_on_neither_side(cases, world):
+    """An engine counts one pass more than the walk where the text ends within a draft; a histogram holds it without saying which."""
+    case = cases["right"]
+    record(case / "blank.jsonl", world, lambda i: {"accepted": ()}, session(RIGHT))
+    inv = with_engine(case, counters=case / "blank.jsonl")
+    answers = [r.walk for r in inv.served.predicted(inv.recording).prediction.requests]
+    assert any(w.cut for w in answers)
+    told = [[*w.accepted, *[STEPS] * w.cut] for w in answers]
+    record(case / "h.jsonl", world, lambda i: {"histogram": tuple(told[i].count(n) for n in range(STEPS + 1))}, session(RIGHT))
+    found = by_id(with_engine(case, counters="h.jsonl"), "served.expected")["served.expected"]
+    assert found.numbers["fed"]["difference"] == [0, 0, 0]
+    assert "served less predicted 0.000 (95 % by request 0.000 to 0.000)" in found.evidence
+
+
 def test_nothing_missing_when_the_server_reaches_what_the_right_wiring_predicts(cases, world, walked):
     inv = expected(cases["right"], world, walked["right"], RIGHT)
     said = verdict(list(run_checks(inv)), inv)
@@ -165,20 +204,119 @@ def test_nothing_missing_when_the_server_reaches_what_the_right_wiring_predicts(
     assert "nothing is lost on the way to the server" in said.text
 
 
-def test_totals_are_compared_with_a_range_on_other_text(cases, world, walked, tmp_path):
-    def counters(accepted):
-        passes = sum(map(len, walked["right"]))
-        names = {"num_drafts": passes, "num_draft_tokens": passes * STEPS, "num_accepted_tokens": accepted}
-        lines = [f'vllm:spec_decode_{n}_total{{engine="0",model_name="m"}} {float(v)}' for n, v in names.items()]
-        (tmp_path / "metrics.txt").write_text("\n".join(lines) + "\n")
-        return by_id(with_engine(cases["right"], counters=tmp_path / "metrics.txt"), "served.expected")["served.expected"]
+def metrics(accepted, passes):
+    """vLLM's counters as Prometheus text."""
+    names = {"num_drafts": passes, "num_draft_tokens": passes * STEPS, "num_accepted_tokens": accepted}
+    return "".join(f'vllm:spec_decode_{n}_total{{engine="0",model_name="m"}} {float(v)}\n' for n, v in names.items())
 
-    near, far = counters(sum(map(sum, walked["right"]))), counters(0)
+
+def test_totals_are_compared_with_a_range_on_other_text(cases, walked, tmp_path):
+    def told(case, accepted):
+        path, passes = tmp_path / "answers.jsonl", sum(map(len, walked["right"]))
+        path.write_text(json.dumps({"meta_info": {"spec_verify_ct": passes, "spec_num_correct_drafts": accepted, "completion_tokens": 99}}))
+        return by_id(with_engine(cases[case], counters=path), "served.expected")["served.expected"]
+
+    near, far = told("right", sum(map(sum, walked["right"]))), told("right", 0)
     assert near.status is Status.PASS
     assert "Predicted on the dump's answers, not on the text that was served" in near.evidence
     assert far.status is Status.CANNOT_TELL
     assert "on other text that may be" in far.title
     assert far.next.startswith("Compare on the same text: `eaglelab live CASE --url")
+    already = told("wrong", sum(map(sum, walked["right"])))
+    assert already.status is Status.CANNOT_TELL
+    assert already.numbers["as_right"]
+    assert "about what the dump's feed predicts" in already.title
+
+
+def test_a_log_that_contradicts_the_cases_wiring_makes_no_sure_verdict(cases, walked, tmp_path):
+    """The case's config is wrong and the log's length is the right wiring's: the ids may be right already where it matters."""
+    near, length = noisy(), 1 + sum(map(sum, walked["right"])) / sum(map(len, walked["right"]))
+    inv = with_engine(cases["wrong"], log=written(tmp_path, *(decode(i * 10, near(length)) for i in range(30))))
+    said = verdict(list(run_checks(inv)), inv)
+    assert (said.stage, said.confidence, said.changes) == ("wiring", "likely", ())
+    assert said.text.startswith("The server seems to feed the right wiring already")
+
+
+GAUGES = """sglang:spec_accept_length{model_name="m",tp_rank="0"} 1.75
+sglang:spec_num_steps{model_name="m",tp_rank="0"} 3.0
+"""
+CALLS = """sglang:generation_tokens_total{model_name="m"} 180.0
+sglang:spec_verify_calls_total{model_name="m"} 100.0
+"""
+META = {"id": "a", "completion_tokens": 99, "spec_verify_ct": 60}
+SOURCES = {
+    "vllm": (metrics(80, 100), 1.8, 100, "vLLM counted in 100 verify passes: accept length 1.80"),
+    "vllm-twice": (metrics(20, 50) + metrics(80, 100), 1 + 60 / 50, 50, "vLLM counted in 50 verify passes: accept length 2.20"),
+    "sglang-gauge": (GAUGES, 1.75, None, "SGLang 0.5.23 told in told.txt: accept length 1.75"),
+    "sglang-calls": (GAUGES + CALLS, 1.8, None, "SGLang 0.5.23 told in told.txt: accept length 1.80"),
+    "server-info": (
+        json.dumps(
+            {"version": "0.5.23", "internal_states": [{"avg_spec_accept_length": 1.85, "speculative_num_steps": 3}], "model_path": "m"}
+        ),
+        *(1.85, None, "SGLang 0.5.23 told in told.txt: accept length 1.85"),
+    ),
+    "answers": (
+        "\n".join(json.dumps({"meta_info": META | {"id": i, "spec_correct_drafts_histogram": [30, 20, 10]}}) for i in "ab"),
+        *(1 + 40 / 60, 120, "SGLang 0.5.23 counted in 120 verify passes: accept length 1.67"),
+    ),
+    "old-answers": (
+        json.dumps([{"meta_info": META | {"spec_accept_token_num": 39}}]),
+        *(1.65, 60, "SGLang 0.5.23 counted in 60 verify passes: accept length 1.65"),
+    ),
+    "oldest-answers": (json.dumps([{"meta_info": META}]), 99 / 60, None, "SGLang 0.5.23 told in told.txt: accept length 1.65"),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_source_of_counters_is_checked_to_the_end(cases, tmp_path, capsys, name):
+    text, length, passes, title = SOURCES[name]
+    (tmp_path / "told.txt").write_text(text)
+    with_engine(cases["right"], counters=tmp_path / "told.txt")
+    code = main(["check", str(cases["right"] / "served.toml"), "--json"])
+    result = json.loads(capsys.readouterr().out)
+    found = {f["id"]: f for f in result["findings"]}
+    reached, numbers = found["served.acceptance"], found["served.acceptance"]["evidence"]["numbers"]
+    assert code in (0, 1, 3)
+    assert reached["status"] == "pass"
+    assert reached["title"].replace(f"{tmp_path.name}/", "") == title
+    assert numbers["accept_length"] == pytest.approx(length)
+    assert (numbers["counts"] or {}).get("verify_steps") == passes
+    assert (found["served.flags"]["status"] == "fail") == name.startswith("vllm")  # the case names SGLang
+    assert found["served.expected"]["status"] in ("pass", "cannot_tell")
+    assert Investigation(cases["right"] / "served.toml").served.sources()["accept_length"].tolist() == pytest.approx([length])
+
+
+def test_another_engines_log_is_no_sign_of_the_cases_engine(cases, tmp_path):
+    line = (
+        "INFO 03-01 10:00:{:02} [metrics.py:101] SpecDecoding metrics: Mean acceptance length: 1.80, Accepted throughput: 8.00 tokens/s, Drafted throughput: "
+        "30.00 tokens/s, Accepted: 80 tokens, Drafted: 300 tokens, Per-position acceptance rate: 0.500, 0.200, 0.100, Avg Draft acceptance rate: 26.7%"
+    )
+    start = "INFO 03-01 09:59:00 [core.py:58] Initializing a V1 LLM engine (v0.11.0) with config: model='m'"
+    inv = with_engine(cases["right"], log=written(tmp_path, start, *(line.format(i) for i in range(8))))
+    found = by_id(inv, "served.acceptance", "served.flags", "served.expected")
+    assert found["served.acceptance"].title == "vLLM 0.11.0 counted in 800 verify passes: accept length 1.80"
+    assert found["served.flags"].status is Status.FAIL
+    assert "engine = vllm==0.11.0, not sglang==0.5.23" in found["served.flags"].title
+    assert found["served.expected"].status is Status.CANNOT_TELL
+    assert "the case names SGLang 0.5.23: what was fed is not known" in found["served.expected"].title
+
+
+def test_a_check_that_breaks_is_a_finding_and_the_rest_still_runs(cases, monkeypatch):
+    monkeypatch.delenv("EAGLELAB_RAISE")
+    monkeypatch.setattr("eaglelab.served_case.ServedCase.reached", property(lambda self: None.joint))
+    inv = with_engine(cases["right"], log=cases["right"] / "case.toml")
+    found = {f.id: f for f in run_checks(inv, costs=("config", "log"))}
+    broken = found["served.acceptance"]
+    assert broken.status is Status.CANNOT_TELL
+    assert broken.title.endswith("the check itself broke ('NoneType' object has no attribute 'joint')")
+    assert broken.evidence.startswith(
+        "AttributeError: 'NoneType' object has no attribute 'joint' (in <lambda>, test_checks_served.py line "
+    )
+    assert broken.next.startswith("Please report this")
+    assert "served.log" in found
+    monkeypatch.setenv("EAGLELAB_RAISE", "1")
+    with pytest.raises(AttributeError):
+        findings(inv, "served.acceptance")
 
 
 def test_the_other_recordings_are_predicted_each_by_its_own_config(cases, world, walked):
@@ -326,13 +464,13 @@ def test_a_log_alone_tells_a_mean_and_says_so(cases, tmp_path):
     found = logged(
         cases, written(tmp_path, f"[2026-03-01 10:00:00] {ARGS.format('cuda')}", *(decode(i * 10, near(1.8)) for i in range(30)))
     )
-    assert found["served.acceptance"].title.startswith("SGLang 0.5.23 reached an accept length of 1.8")
-    assert found["served.acceptance"].title.endswith(" by its log")
+    assert found["served.acceptance"].title.startswith("SGLang 0.5.23 told in ")
+    assert ", 29 lines: accept length 1.8" in found["served.acceptance"].title
     assert "mean of the lines' accept lengths" in found["served.acceptance"].evidence
     assert found["served.log"].status is Status.PASS
     assert found["served.log.graphs"].title == "Every decode line ran as a captured graph"
     assert set(found) == {"served.acceptance", "served.flags", "served.log", "served.log.graphs"}
-    assert found["served.flags"].numbers["ran"] == {"num_steps": 3, "eagle_topk": 1, "num_draft_tokens": 4}
+    assert found["served.flags"].numbers["ran"] == {"engine": "sglang", "num_steps": 3, "eagle_topk": 1, "num_draft_tokens": 4}
 
 
 def test_graphs_off_above_a_batch_are_told_with_the_batch(cases, tmp_path):
@@ -438,7 +576,8 @@ def test_counters_and_logs_need_no_torch(cases, world, tmp_path):
 def test_the_examples_server_is_told_by_counters_and_log():
     inv = Investigation(EXAMPLE)
     found = by_id(inv, "served.acceptance", "served.flags", "served.log")
-    assert found["served.acceptance"].title == "SGLang 0.5.23 reached an accept length of 1.11 in 3,874 verify passes"
+    title = "SGLang 0.5.23 counted in 3,874 verify passes: accept length 1.11, barely more than the 1.00 of no drafter at all"
+    assert found["served.acceptance"].title == title
     assert {f.status for f in found.values()} == {Status.PASS}
     assert inv.served.log.accept_length().value == pytest.approx(inv.served.reached.accept_length, abs=0.02)
     assert set(inv.served.recordings) >= {"sglang-claimed", "sglang-right", "vllm-claimed", "vllm-right", "vllm-right-k5"}

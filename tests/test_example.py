@@ -105,9 +105,10 @@ def test_check_with_the_target(capsys):
     code, result = check(capsys, EXAMPLE / "case.toml")
     assert_the_claim_is_refuted(code, result)
     reached = next(f for f in result["findings"] if f["id"] == "served.expected")
-    assert reached["title"].startswith("SGLang 0.5.23 reached 1.10 on 10 prompts, as predicted for boundaries [0, 3, 16] (1.09)")
+    assert reached["title"].startswith("SGLang 0.5.23 reached 1.09 on 10 of 48 prompts, as predicted for boundaries [0, 3, 16] (1.09)")
+    assert reached["evidence"]["numbers"]["fed"]["difference"][0] == 0  # the pass that an answer's end cuts is on neither side
     assert reached["evidence"]["numbers"]["fed"]["verify_steps"]["requests_equal"] == 10
-    assert "The server's own counters confirm it: SGLang 0.5.23 reached 1.10 on 10 prompts" in result["verdict"]["text"]
+    assert "The server's own counters confirm it: SGLang 0.5.23 reached 1.09 on 10 of 48 prompts" in result["verdict"]["text"]
 
 
 def test_check_with_the_sketch_alone(capsys, tmp_path):

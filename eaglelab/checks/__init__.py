@@ -5,12 +5,17 @@ To add one: write it in the file of its family, give it a stable id, put it into
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from eaglelab.checks import configs, dump, replay, served, text, training, vocabulary, weights, wiring
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation, NotGiven
+
+RAISE = "EAGLELAB_RAISE"
+"""Environment variable under which an unexpected error of a check raises."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,8 @@ def findings(investigation: Investigation, *ids: str) -> list[Finding]:
 
 
 def run_check(check: Check, investigation: Investigation, told: dict[str, str] | None = None) -> Iterator[Finding]:
-    """One check. An input that is absent or cannot be used becomes a finding; anything else is a defect of ours and raises.
+    """One check. An input that is absent or cannot be used becomes a finding; so does a defect of ours, that the other checks still run
+    (where the environment has EAGLELAB_RAISE, as in the tests, it raises).
 
     told: reasons that an earlier check has named, so that one bad input is not explained ten times.
     """
@@ -102,9 +108,22 @@ def run_check(check: Check, investigation: Investigation, told: dict[str, str] |
             if getattr(error, "problem", "") == "unknown format"
             else "Mend the input that is named, or leave its key out of case.toml to go on without it.",
         )
+    except Exception as error:  # a defect of ours, or a machine at its end
+        if RAISE in os.environ:
+            raise
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        said = f"{type(error).__name__}: {error}"
+        yield Finding(
+            check.id,
+            f"{check.title} Cannot tell: the check itself broke ({_first_words(error)})",
+            Status.CANNOT_TELL,
+            evidence=f"{said} (in {at.name}, {os.path.basename(at.filename)} line {at.lineno})",
+            numbers={"error": type(error).__name__},
+            next=f"Please report this to eaglelab's makers, with the evidence's text; {RAISE}=1 in the environment shows the whole traceback.",
+        )
 
 
-def _first_words(error: ValueError, most: int = 200) -> str:
+def _first_words(error: Exception, most: int = 200) -> str:
     """The first line of an error's text, for a title; the evidence has all of it."""
     line = next(iter(str(error).splitlines()), "") or type(error).__name__
     return line if len(line) <= most else line[: most - 1] + "…"

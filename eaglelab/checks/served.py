@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isfinite
 from typing import TYPE_CHECKING
 
-from eaglelab.acceptance import ratio_interval
+from eaglelab.acceptance import ratio_interval, ratios_apart
 from eaglelab.checks.replay import _ready
+from eaglelab.engines.conventions import Engine, parse_engine
 from eaglelab.findings import Finding, Status, few
 from eaglelab.investigation import Investigation, NotGiven
 from eaglelab.served import Recording
@@ -21,6 +23,8 @@ TEXTS = {
     "other target": (Status.FAIL, "The server writes other text than the target that the case names"),
 }
 """What a comparison of answers (`TextComparison.diagnosis`) makes of them."""
+BARELY = 1.2
+"""Accept length up to which a drafter can hardly pay for itself."""
 MANY = 50
 """Verify passes from which "never" and "always" are said of a server."""
 OTHER = (
@@ -29,6 +33,7 @@ OTHER = (
     "`eaglelab live CASE --url … --capture DIR` captures what is fed."
 )
 """What to do where the server reaches less than predicted."""
+CHANGE = "The engine does what its config says: change the config. The finding wiring.match names the ids."
 
 
 def acceptance(inv: Investigation) -> Iterator[Finding]:
@@ -42,8 +47,9 @@ def acceptance(inv: Investigation) -> Iterator[Finding]:
     counts, steps = reached.counts, len(reached.counts.joint) if reached.counts and reached.counts.joint else 0
     never = counts is not None and counts.verify_steps >= MANY and not counts.accepted
     always = steps > 0 and counts.verify_steps >= MANY and counts.joint[-1] == counts.verify_steps
-    who = inv.engine.title if inv.engine else "The server"
+    who = _title(inv, reached.engine)
     told = "" if counts is None else f" in {counts.verify_steps:,} verify passes"
+    length = f"{reached.accept_length:.2f}" + ", barely more than the 1.00 of no drafter at all" * (reached.accept_length <= BARELY)
     per_step = ", ".join(f"step {k} {counts.joint_rate(k):.1%}" for k in range(steps))
     evidence = f"{reached.source}: {reached.definition}."
     evidence += f" Joint acceptance: {per_step}." if per_step else " Acceptance by step is not told."
@@ -56,7 +62,9 @@ def acceptance(inv: Investigation) -> Iterator[Finding]:
         if never
         else f"{who} accepted every drafted token{told}: no drafter is always right"
         if always
-        else f"{who} reached an accept length of {reached.accept_length:.2f}{told}" + ("" if counts is not None else " by its log"),
+        else f"{who} counted{told}: accept length {length}"
+        if counts is not None
+        else f"{who} told in {reached.source}: accept length {length}",
         status=Status.FAIL if never or always else Status.PASS,
         claim="Accept length: tokens per verify pass, the bonus token included.",
         evidence=evidence,
@@ -89,17 +97,18 @@ def expected(inv: Investigation) -> Iterator[Finding]:
 
 
 def _on_the_same_text(inv: Investigation, recording: Recording) -> Finding:
-    """A recording's answers, walked through."""
+    """A recording's answers, walked through. What the config costs is a failure, though the server does what the config says."""
     side, right = inv.served, inv.served.right_wiring
     fed = side.predicted(recording)
     other = side.predicted(recording, right) if right is not None and right != fed.wiring else None
-    who = _server(inv, recording)
-    served, predicted, (gap, low, high) = fed.served, fed.predicted, fed.gap
+    who = _title(inv, parse_engine(recording.session.engine) if recording.session.engine else None)
+    served, predicted = fed.served, fed.predicted
     if served is None or predicted is None:
         title = "The recorded answers are too short to predict a verify pass"
         return Finding("served.expected", title, Status.CANNOT_TELL, next="Record longer answers: `eaglelab live CASE --url … `.")
     as_right = other is not None and bool(other.equal) and fed.equal is False
-    on = f"on {len(fed.pairs)} prompts"
+    costs = bool(fed.equal) and other is not None and _more(fed, other)
+    on = f"on {len(fed.pairs)} of {len(recording.requests)} prompts"
     beside = "" if other is None else f"; the right wiring {other.wiring} predicts {other.predicted:.2f}"
     if fed.equal:
         title = f"{who} reached {served:.2f} {on}, as predicted for boundaries {fed.wiring} ({predicted:.2f}){beside}"
@@ -111,17 +120,38 @@ def _on_the_same_text(inv: Investigation, recording: Recording) -> Finding:
     else:
         how = "Whether it is as predicted cannot be told: " if fed.equal is None else ""
         title = f"{how}{who} reached {served:.2f} {on}, the replay of boundaries {fed.wiring} predicts {predicted:.2f}{beside}"
-    found, text = fed.prediction, "the same text" if fed.same_text else "the same prompts; the answers part from the dump's"
+    text = "the same text" if fed.same_text else "the same prompts; the answers part from the dump's"
     return Finding(
         id="served.expected",
         title=title,
-        status=Status.PASS if fed.equal else Status.CANNOT_TELL if fed.equal is None else Status.FAIL,
+        status=Status.CANNOT_TELL if fed.equal is None else Status.PASS if fed.equal and not costs else Status.FAIL,
         claim=f"{who} feeds {fed.wiring}, by its rule and the config that it was served with.",
-        evidence=f"{len(fed.pairs)} requests of {len(recording.requests)}, {text}: served less predicted {gap:+.3f} (95 % by request {low:+.3f} to {high:+.3f}); "
-        f"called equal within {CLOSE:.0%}. {_step_by_step(found)}".rstrip(),
-        numbers={"fed": fed.to_json(), "right": None if other is None else other.to_json(), "as_right": as_right, "same_text": True},
-        next=_what_next(inv, fed, other, as_right),
+        evidence=f"{len(fed.pairs)} requests of {len(recording.requests)}, {text}: served less predicted {_apart(fed.gap)}; "
+        f"called equal within {CLOSE:.0%}. {_step_by_step(fed.prediction)}".rstrip(),
+        numbers={
+            "fed": fed.to_json(),
+            "right": None if other is None else other.to_json(),
+            "as_fed": bool(fed.equal),
+            "as_right": as_right,
+            "same_text": True,
+        },
+        next=_what_next(inv, fed, costs, as_right),
     )
+
+
+def _more(fed: Predicted, other: Predicted) -> bool:
+    """Whether the other wiring predicts more for the same requests, beyond chance and by what is worth a word."""
+    if len(fed.pairs) != len(other.pairs):
+        return False
+    ours, theirs = ([(p.accepted, p.verify_steps) for _, p in side.pairs] for side in (fed, other))
+    gain, low, _ = ratios_apart(theirs, ours)
+    return low > 0 and gain > CLOSE * fed.predicted
+
+
+def _apart(gap: tuple[float, float, float]) -> str:
+    """A difference and its interval; a zero has no sign."""
+    less, low, high = (f"{round(n, 3) + 0.0:+.3f}".replace("+0.000", "0.000") for n in gap)
+    return f"{less} (95 % by request {low} to {high})" if isfinite(gap[1]) else f"{less} (of one request, without an interval)"
 
 
 def _step_by_step(found: Prediction) -> str:
@@ -136,14 +166,16 @@ def _step_by_step(found: Prediction) -> str:
     )
 
 
-def _what_next(inv: Investigation, fed: Predicted, other: Predicted | None, as_right: bool) -> str:
+def _what_next(inv: Investigation, fed: Predicted, costs: bool, as_right: bool) -> str:
     if as_right:
         return "Find the config that this server read: it is not the case's. `[engine] draft_config` names it."
     if fed.equal is None:
         return "More prompts tell: `eaglelab live` with more samples of the dump."
+    if costs:
+        own = inv.served_wiring is None or inv.served_wiring.wiring == fed.wiring
+        return CHANGE if own else "Serve the case's config: this server read another one (see served.flags)."
     if fed.equal:
-        better = other is not None and other.predicted > fed.predicted * (1 + CLOSE)
-        return "The engine does what its config says: the fault is in the config. See wiring.match." if better else ""
+        return ""
     if fed.served < fed.predicted:
         return OTHER
     return (
@@ -154,6 +186,11 @@ def _what_next(inv: Investigation, fed: Predicted, other: Predicted | None, as_r
 
 def _on_other_text(inv: Investigation, reached: Reached) -> Finding:
     """Totals or a log: whose text it was is not known, so what is predicted for the dump's answers is a range."""
+    if reached.engine is not None and inv.engine is not None and reached.engine.name != inv.engine.name:
+        title = f"The accept length is {reached.engine.title}'s ({reached.source}), the case names {inv.engine.title}: what was fed is not known"
+        return Finding(
+            "served.expected", title, Status.CANNOT_TELL, next="Name the engine that served in `[engine]`, with the config that it read."
+        )
     own, fed = inv.own_replay, inv.feeds.engine
     served = own if fed is not None and fed.feed == inv.feeds.dump.feed else None if fed is None else inv.replay_named("the engine's feed")
     if served is None or served.walk is None or not served.walk.verify_steps:
@@ -164,24 +201,27 @@ def _on_other_text(inv: Investigation, reached: Reached) -> Finding:
     ranges = {name: _range(r) for name, r in (("fed", served), ("right", own)) if r.walk is not None and r.walk.verify_steps}
     inside = {name: low * (1 - CLOSE) <= reached.accept_length <= high * (1 + CLOSE) for name, (_, low, high) in ranges.items()}
     apart = served is not own and not (inside["fed"] and inside.get("right"))
-    who, wiring = inv.engine.title, inv.engine_wiring.wiring
+    who, wiring = _title(inv, reached.engine), inv.engine_wiring.wiring
     mean, low, high = ranges["fed"]
     beside = f"; the dump's feed predicts {own.walk.accept_length:.2f}" if served is not own else ""
     as_right = served is not own and not inside["fed"] and inside.get("right", False)
     agrees = inside["fed"] and (served is own or apart)
+    costs = agrees and apart and "right" in ranges and ranges["right"][1] > reached.accept_length * (1 + CLOSE)
     title = f"{who} reached {reached.accept_length:.2f}" + (
         f", as predicted for boundaries {wiring} ({mean:.2f}){beside}"
         if agrees
+        else f", about what the dump's feed predicts ({own.walk.accept_length:.2f}), and not the {mean:.2f} of boundaries {wiring}, which its config names"
+        if as_right
         else f", the replay of boundaries {wiring} predicts {mean:.2f}{beside}: on other text that may be"
     )
     return Finding(
         id="served.expected",
         title=title,
-        status=Status.PASS if agrees else Status.CANNOT_TELL,
+        status=Status.FAIL if costs else Status.PASS if agrees else Status.CANNOT_TELL,
         claim=f"{who} feeds {wiring}. Served: {reached.source}.",
         evidence=f"Predicted on the dump's answers, not on the text that was served: {mean:.2f}, on other text like it {low:.2f} to {high:.2f} (95 % by sample).",
-        numbers={"served": reached.accept_length, "predicted": ranges, "as_right": as_right, "same_text": False},
-        next="" if agrees else f"Compare on the same text: {LIVE}.",
+        numbers={"served": reached.accept_length, "predicted": ranges, "as_fed": agrees, "as_right": as_right, "same_text": False},
+        next=CHANGE if costs else "" if agrees else f"Compare on the same text: {LIVE}.",
     )
 
 
@@ -192,11 +232,12 @@ def _range(result) -> tuple[float, float, float]:
     return result.walk.accept_length, 1 + low, 1 + high
 
 
-def _server(inv: Investigation, recording: Recording) -> str:
-    from eaglelab.engines.conventions import parse_engine
-
-    said = recording.session.engine
-    return parse_engine(said).title if said else inv.engine.title if inv.engine else "The server"
+def _title(inv: Investigation, said: Engine | None) -> str:
+    """The engine that a source names; with the case's version where it names none, and the case's where it names no engine."""
+    case = inv.engine
+    if said is None or (case is not None and said.name == case.name and said.version is None):
+        return "The server" if case is None else case.title
+    return said.title
 
 
 # -- text, flags, log ------------------------------------------------------------------------------------------------------------------
@@ -237,11 +278,14 @@ def flags(inv: Investigation) -> Iterator[Finding]:
     if not ran:
         raise NotGiven("the flags that the server runs with", f"a log from the server's start on holds them; so does a recording: {LIVE}")
     asked = side.asked
-    both = [name for name in asked if ran.get(name) is not None]
-    apart = [name for name in both if not _same_setting(asked[name], ran[name])]
-    said = "; ".join(f"{name} = {ran[name]}, not {asked[name]}" for name in apart)
-    steps = ran.get("num_steps")
-    shortened = apart == ["num_draft_tokens"] and ran.get("eagle_topk", 1) == 1 and steps and ran["num_draft_tokens"] == steps + 1
+    pairs = [(source, name, value) for source, said in ran.items() for name, value in said.items() if name in asked]
+    apart = [(source, name, value) for source, name, value in pairs if not _same_setting(asked[name], value)]
+    both, differ = list(dict.fromkeys(name for _, name, _ in pairs)), list(dict.fromkeys(name for _, name, _ in apart))
+    first = {name: value for _, name, value in reversed(apart)}
+    said = "; ".join(f"{name} = {first[name]}, not {asked[name]}" for name in differ)
+    merged = {name: value for source in reversed(ran.values()) for name, value in source.items()}
+    steps = merged.get("num_steps")
+    shortened = differ == ["num_draft_tokens"] and merged.get("eagle_topk", 1) == 1 and steps and merged["num_draft_tokens"] == steps + 1
     yield Finding(
         id="served.flags",
         title=f"The server runs with other settings than the case says: {said}"
@@ -251,8 +295,11 @@ def flags(inv: Investigation) -> Iterator[Finding]:
         else "Nothing that the case says of its settings can be held against the server's own words",
         status=Status.FAIL if apart else Status.PASS if both else Status.CANNOT_TELL,
         claim="; ".join(f"{name} = {value}" for name, value in asked.items()),
-        evidence="The server: " + "; ".join(f"{name} = {value}" for name, value in ran.items() if value is not None) + ".",
-        numbers={"asked": asked, "ran": ran, "apart": apart},
+        evidence=" ".join(
+            f"{source[0].upper()}{source[1:]}: {'; '.join(f'{name} = {value}' for name, value in told.items())}."
+            for source, told in ran.items()
+        ),
+        numbers={"asked": _plain(asked), "ran": _plain(merged), "apart": differ},
         next="With top-k 1 SGLang drafts a chain: the number of steps decides, and the draft tokens are one more. Set the steps."
         if shortened
         else "Find out which launch line and config this server was started with, and put these into the case (or start it with the case's)."
@@ -288,7 +335,15 @@ def parity(inv: Investigation) -> Iterator[Finding]:
 
 
 def _same_setting(asked: object, ran: object) -> bool:
+    """Versions are compared where both are told, a build's own suffix (`+cpu`) left out."""
+    if isinstance(asked, Engine) and isinstance(ran, Engine):
+        versions = [e.version.split("+")[0] for e in (asked, ran) if e.version is not None]
+        return asked.name == ran.name and len(set(versions)) < 2
     return str(asked).lower() == str(ran).lower()
+
+
+def _plain(settings: dict[str, object]) -> dict[str, object]:
+    return {name: str(value) if isinstance(value, Engine) else value for name, value in settings.items()}
 
 
 def log(inv: Investigation) -> Iterator[Finding]:
