@@ -482,33 +482,34 @@ def cmd_wiring(args: argparse.Namespace) -> int:
     ids = ["" if r["id"] is None else f"id {r['id']} -> " for r in fed.rows()]
     text += [f"  slot {r['slot']}: {id}{r['is']}" for r, id in zip(fed.rows(), ids, strict=True)]
     text += [f"  {line}" for line in (*fed.notes, *fed.assumptions)]
+    new, wanted, written = draft, (), None
     if args.boundaries:
         wanted = parse_boundaries(args.boundaries)
         already = fed.boundaries == tuple(wanted)
         new, diff = (draft, "") if already else corrected_config(draft, wanted, target, args.engine)
         result |= {"corrected": new, "diff": diff}
         text += ["", "already so: nothing to change" if already else diff]
-        if args.write:
-            written = None if already else write_corrected(args.config, new, fed.engine)
-            if written is not None:
-                result["written"] = str(written)
-                reads = config_path(args.config).name
-                text.append(f"written: {written}\nThe engine reads {reads}: keep a copy of that one and put this one in its place")
-            commands = server_command(
-                fed.engine,
-                folder_of(args.target, "TARGET"),
-                str(config_path(args.config).parent),
-                parse_launch(launch_line(args.launch)) if args.launch else None,
-                draft_config=new,
-                target_config=target,
-                boundaries=wanted,
-                corrected=written and written.name,
-            )
-            result["commands"] = commands.to_json()
-            text += ["", visible(commands.text)]
+        if args.write and not already:
+            written = write_corrected(args.config, new, fed.engine)
+            result["written"] = str(written)
+            text.append(f"written: {written}")
     elif args.write:
         raise ValueError("--write needs --boundaries: what should the engine feed?")
-    show(args, result, "\n".join(text))
+    if args.write or args.launch:
+        commands = server_command(
+            fed.engine,
+            folder_of(args.target, "TARGET"),
+            str(config_path(args.config).parent),
+            parse_launch(launch_line(args.launch)) if args.launch else None,
+            draft_config=new,
+            target_config=target,
+            boundaries=wanted,
+            corrected=written,
+        )
+        result["commands"] = commands.to_json()
+        text += ["", commands.text]
+        text += ["  The corrected config is not written yet: add --write."] if new is not draft and written is None else []
+    show(args, result, visible("\n".join(text)))
     return 0
 
 
@@ -516,11 +517,15 @@ def cmd_wiring(args: argparse.Namespace) -> int:
 
 
 def launch_line(text: str) -> str:
-    """A launch line as it stands, from a file, or from a case's `[engine] launch`."""
+    """A launch line as it stands, from a file, or from a case's `[engine] launch`. Raises ValueError for one word that is no such place."""
     path = Path(text)
     if len(text) > 1024 or "\n" in text or not path.exists():
+        if not re.search(r"[\s(]", text.strip()):
+            raise ValueError(f"--launch {text}: no such file, and no launch line; expected one of both, or a case with `[engine] launch`")
         return text
     if not is_case(path):
+        if path.is_dir():
+            raise ValueError(f"--launch {text}: a folder without case.toml; expected a launch line, a file that holds it, or a case")
         return path.read_text(encoding="utf-8")
     from eaglelab.case import open_case
 

@@ -34,9 +34,11 @@ SGLANG_0_5_23 = {
     "--chunked-prefill-size",
     "--enable-return-aux-hidden-states",
     "--return-aux-hidden-state-layer-ids",
+    "--forward-hooks",
+    "--disable-cuda-graph",
 }
 """Fields of ServerArgs in SGLang 0.5.23's arg_groups/fields/: model.py:51, spec.py:31-66, observability.py:70 and :136, memory.py:64,
-schedule.py:52, exec_.py:130 and :152."""
+schedule.py:52, exec_.py:130 and :152, observability.py:231; server_args.py:411 has --disable-cuda-graph."""
 
 
 def commands(engine=SGLANG, line=None, boundaries=(3, 16, 28), target=LLAMA30, draft=DRAFT, corrected=None) -> Commands:
@@ -51,7 +53,7 @@ def options(command: str) -> set[str]:
 
 
 def lines(said: Commands) -> list[str]:
-    return [line for line in (said.serve, said.measure, said.capture) if line]
+    return [line for line in (said.serve, said.measure, said.record, said.capture) if line]
 
 
 def test_sglang_without_a_launch_line():
@@ -65,7 +67,9 @@ def test_sglang_without_a_launch_line():
         "python -m sglang.launch_server --model-path target --speculative-algorithm EAGLE3 --enable-return-aux-hidden-states "
         "--return-aux-hidden-state-layer-ids 2 15 27 --disable-radix-cache --chunked-prefill-size -1"
     )
-    assert "[5, 4, 8] is the default of SGLang 0.5.23 for LlamaForCausalLM" in said.notes[0]
+    assert "[5, 4, 8] is what SGLang 0.5.23 for LlamaForCausalLM takes by itself, no recommendation" in said.notes[0]
+    assert said.record.startswith(f"{said.serve} --disable-radix-cache --disable-cuda-graph --forward-hooks ")
+    assert json.loads(shlex.split(said.record)[-1])[0]["hook_factory"] == "eaglelab.capture.sglang_hook:record"
 
 
 def test_every_flag_is_one_of_that_version():
@@ -92,7 +96,9 @@ def test_the_options_against_sglangs_own_source():
     fields = "\n".join(path.read_text() for path in sorted((root / "arg_groups" / "fields").glob("*.py")))
     variables = (root / "environ.py").read_text()
     for name in table()["options"]["sglang"]:
-        if name.startswith("--"):
+        if name == "--disable-cuda-graph":
+            assert f'"{name}"' in (root / "server_args.py").read_text()
+        elif name.startswith("--"):
             assert re.search(rf"^    {name[2:].replace('-', '_')}: A\[", fields, re.MULTILINE), name
         else:
             assert re.search(rf"^    {name} = ", variables, re.MULTILINE), name
@@ -136,13 +142,15 @@ def test_a_launch_line_is_kept_and_only_what_must_changes():
         "--speculative-draft-model-path /d/mine --speculative-num-steps 2 --speculative-eagle-topk 1 --speculative-num-draft-tokens 3 "
         "--tp 2 --mem-fraction-static 0.8 --json-model-override-args '{\"a\": 1}' --trust-remote-code 2>&1 | tee log"
     )
-    said = commands(line=line, corrected="config.sglang-0.5.23.json")
+    said = commands(line=line, corrected=Path("/lab/config.sglang-0.5.23.json"))
     assert said.serve == (
         "CUDA_VISIBLE_DEVICES=0,1 NCCL_DEBUG=INFO python3 -m sglang.launch_server --model /m/t --speculative-algorithm EAGLE3 "
         "--speculative-draft-model-path /d/mine --speculative-num-steps 2 --speculative-eagle-topk 1 --speculative-num-draft-tokens 3 "
         "--tp 2 --mem-fraction-static 0.8 --json-model-override-args '{\"a\": 1}' --trust-remote-code"
     )
-    assert said.notes[0].startswith("First, in /d/mine: cp config.json config.before.json && cp config.sglang-0.5.23.json config.json")
+    assert said.first == "cp /d/mine/config.json /d/mine/config.before.json && cp /lab/config.sglang-0.5.23.json /d/mine/config.json"
+    assert said.text.index("First, ") < said.text.index("Serve:")
+    assert said.notes[0] == "Of the launch line this is left out: 2>&1; | tee log."
     assert "draft-model" not in said.capture
     assert "--speculative-num-steps" not in said.capture
     assert "--tp 2 --mem-fraction-static 0.8" in said.capture
@@ -303,15 +311,124 @@ def test_the_command_line_prints_them(tmp_path, capsys):
     assert main([*words, "--write", "--launch", str(tmp_path / "launch.sh"), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)["commands"]
     assert said["serve"].startswith("python -m sglang.launch_server --model-path /m/t --speculative-algorithm EAGLE3")
-    assert set(said) == {"serve", "measure", "capture", "notes"}
+    assert set(said) == {"first", "serve", "measure", "record", "capture", "notes"}
+    folder = tmp_path / "drafter"  # where the corrected config was written: the launch line names no drafter
+    corrected = f"{folder}/config.sglang-0.5.23.json"
+    assert said["first"] == f"cp {folder}/config.json {folder}/config.before.json && cp {corrected} {folder}/config.json"
     (tmp_path / "case.toml").write_text("[engine]\nname = 'sglang'\nversion = '0.5.23'\nlaunch = 'launch.sh'\n")
     assert main([*words, "--write", "--launch", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert said["serve"] in printed
-    assert "Capture what is fed:" in printed
+    assert "Capture the states of these ids, without the drafter:" in printed
+    assert printed.index(said["first"]) < printed.index("Serve:")
     assert f"--model-path {tmp_path / 'target'}" in run(words, capsys)["serve"]
 
 
 def run(words: list[str], capsys) -> dict:
     assert main([*words, "--write", "--json"]) == 0
     return json.loads(capsys.readouterr().out)["commands"]
+
+
+def test_a_positional_model_stays_the_only_one():
+    """SGLang 0.5.23, cli/serve.py:62-65: the first word behind `serve` becomes --model-path, and of two --model-path the later one wins."""
+    said = commands(line="sglang serve org/model --tp 2")
+    assert said.serve.startswith("sglang serve org/model --tp 2 --speculative-algorithm EAGLE3")
+    assert all("--model-path" not in line for line in lines(said))
+
+
+def test_a_chain_verifies_one_token_more_than_it_has_steps():
+    """SGLang 0.5.23, arg_groups/speculative_hook.py:1255-1265 (0.5.3, server_args.py:1110): 16 are asked for, 2 are in force."""
+    said = commands(line=f"{SERVE_T} --speculative-num-steps 1 --speculative-eagle-topk 1 --speculative-num-draft-tokens 16")
+    assert "--speculative-num-draft-tokens 2" in said.serve
+    assert "2 is written in place of 16" in " ".join(said.notes)
+    tree = commands(line=f"{SERVE_T} --speculative-num-steps 5 --speculative-eagle-topk 4 --speculative-num-draft-tokens 8")
+    assert "--speculative-num-draft-tokens 8" in tree.serve
+
+
+SERVE_T = "python -m sglang.launch_server --model-path t"
+
+
+def test_what_only_the_shell_knows_stays_for_the_shell():
+    script = """#!/bin/bash
+MODEL=/m/t   # the target
+export NCCL_DEBUG=INFO
+# the server
+exec python -m sglang.launch_server \\
+  --model-path $MODEL --tp "${TP:-8}" \\
+  # the port
+  --port "$PORT" --speculative-draft-model-path ~/d "$@" 2>&1 | tee log
+echo done
+"""
+    said = commands(line=script)
+    assert said.serve.startswith(
+        'NCCL_DEBUG=INFO python -m sglang.launch_server --model-path /m/t --tp 8 --port "$PORT" --speculative-draft-model-path ~/d "$@" '
+        "--speculative-algorithm EAGLE3"
+    )
+    assert "echo" not in said.text
+    assert said.notes[:3] == (
+        "Of the launch line this is left out: exec; 2>&1; | tee log.",
+        "Defaults of the launch line are taken: TP = 8.",
+        "The launch line does not say what $PORT, $@ is: the shell must know it.",
+    )
+    steps = commands(line=f"{SERVE_T} --speculative-num-steps $STEPS --speculative-eagle-topk 1")
+    assert "--speculative-num-steps $STEPS --speculative-eagle-topk 1" in steps.serve
+
+
+@pytest.mark.parametrize(
+    ("line", "start"),
+    [
+        ("torchrun --nproc 8 -m sglang.launch_server --model-path t", "V=1 torchrun --nproc 8 -m sglang.launch_server --model-path t"),
+        ("kubectl exec pod -- python -m sglang.launch_server --model-path t", "kubectl exec pod -- env V=1 python -m sglang.launch_server"),
+        ("ssh node python -m sglang.launch_server --model-path t", "ssh node env V=1 python -m sglang.launch_server --model-path t"),
+        ("docker container run i python -m sglang.launch_server --model-path t", "docker container run -e V=1 i python -m sglang.launch"),
+        (
+            "bash -c 'exec python -m sglang.launch_server --model-path t > log'",
+            "bash -c 'V=1 python -m sglang.launch_server --model-path t",
+        ),
+    ],
+)
+def test_what_starts_the_server_is_kept_whole(line, start):
+    said = commands(line=line)
+    assert said.measure.replace("SGLANG_ENABLE_METRICS_DEVICE_TIMER", "V").startswith(start)
+    assert parse_launch(said.serve).algorithm == "EAGLE3"
+
+
+def test_a_container_that_starts_vllm_by_itself():
+    settings = '{"method": "eagle3", "model": "/d", "num_speculative_tokens": 5}'
+    said = commands(VLLM, f"docker run --gpus all vllm/vllm-openai:v0.32.0 --model m --speculative-config '{settings}'")
+    assert said.serve.startswith("docker run --gpus all vllm/vllm-openai:v0.32.0 --model m --speculative-config ")
+    assert settings_of(said.serve) == json.loads(settings)
+
+
+def test_a_variable_inside_vllms_json_is_still_expanded():
+    said = commands(VLLM, 'vllm serve m --speculative-config "{\\"model\\": \\"$D\\", \\"num_speculative_tokens\\": 5}"')
+    assert '\\"model\\": \\"$D\\"' in said.serve
+    assert '--speculative-config "{' in said.serve
+
+
+def test_small_things_of_the_commands():
+    assert "--decode-log-interval 1 " in commands(line=f"{SERVE_T} --decode-log-interval 1 --tp 2").measure
+    staged = commands(line=f"{SERVE_T} --pp-size 2 --tp 4")
+    assert "--pp-size 2" in staged.serve
+    assert "--pp-size" not in staged.capture  # 0.5.23, arg_groups/validation_hook.py:724-728
+    plain = commands("vllm==0.22.0")
+    assert plain.measure == plain.serve
+    assert "Measure:\n  as it is: nothing to add" in plain.text
+    assert "not checked for this version" in " ".join(commands("sglang==0.6.1").notes)
+    assert commands("sglang==0.5.5").record is None
+    assert "cannot be read in full: the flags in s.yaml (--config)" in " ".join(commands(line=f"{SERVE_T} --config s.yaml").notes)
+
+
+def test_launch_lines_that_are_none_are_said(tmp_path, capsys):
+    for name, config in (("drafter", DRAFT), ("target", {**LLAMA30, "architectures": ["\x1b[31mLlamaForCausalLM"]})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+    words = ["wiring", str(tmp_path / "drafter"), "--target", str(tmp_path / "target"), "--engine", SGLANG]
+    assert main([*words, "--launch", "./no_such.sh"]) == 2
+    assert "--launch ./no_such.sh: no such file, and no launch line" in capsys.readouterr().err
+    assert main([*words, "--launch", str(tmp_path)]) == 2
+    capsys.readouterr()
+    assert main([*words, "--launch", SERVE_T]) == 0
+    printed = capsys.readouterr().out
+    assert "Serve:" in printed  # without --write, too
+    assert "\x1b" not in printed

@@ -2,8 +2,8 @@
 
 Reads `python -m sglang.launch_server …`, `sglang serve …` (flags of SGLang 0.5.23, arg_groups/fields/spec.py), `vllm serve …` or
 `python -m vllm.entrypoints.openai.api_server …` with `--speculative-config '{json}'` or `--spec-method …` (vLLM 0.32.0,
-engine/arg_utils.py:2068-2081), and the offline calls `sgl.Engine(…)` and `LLM(…)` in Python. Reading never fails: what cannot be
-understood is left out and said in `Launch.problems`.
+engine/arg_utils.py:2068-2081), a script around one of them, a container whose image starts vLLM, and the offline calls `sgl.Engine(…)`
+and `LLM(…)` in Python. Reading never fails: what cannot be understood is left out and said in `Launch.problems`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from eaglelab.engines.shell import ASSIGNMENT, Command, Raw, Script, quoted
+
 SGLANG_NAMES = {
     "speculative_algorithm": "algorithm",
     "speculative_algo": "algorithm",
@@ -27,11 +29,22 @@ SGLANG_NAMES = {
 VLLM_NAMES = {"method": "algorithm", "num_speculative_tokens": "num_steps"}
 VLLM_CONFIG_FLAGS = ("speculative_config", "sc")
 VLLM_SHORT_FLAGS = {"spec_method": "method", "spec_model": "model", "spec_tokens": "num_speculative_tokens"}
-OFFLINE = {"Engine": "sglang", "LLM": "vllm"}
-"""Classes that start an engine from Python -> the engine."""
-ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
-PREFIXES = re.compile(r"(docker|podman|nerdctl|srun|env|nohup|sudo|exec|python[\d.]*|uv|numactl|nice|taskset)")
-"""Programs that start another one: what stands behind them belongs to the command."""
+OFFLINE = {"Engine": "sglang", "ServerArgs": "sglang", "LLM": "vllm", "EngineArgs": "vllm", "AsyncEngineArgs": "vllm"}
+"""Classes that start an engine from Python, or take its arguments -> the engine."""
+MODULES = {
+    "sglang": re.compile(r"sglang\.(launch_server|srt\.entrypoints\..+)"),
+    "vllm": re.compile(r"vllm\.entrypoints\.(openai\.)?api_server"),
+}
+"""Modules that serve; others of the same package measure or convert."""
+COMMANDS = {"sglang": ("sglang", "sglang.cli.main"), "vllm": ("vllm", "vllm.entrypoints.cli.main")}
+"""Programs and modules that serve with the word `serve` behind them."""
+IMAGE = re.compile(r"(.*/)?vllm-openai[\w-]*([:@].*)?")
+"""Container images that start vLLM's server by themselves."""
+CONTAINERS = ("docker", "podman", "nerdctl")
+PLACES = ("cd", "pushd", "source", ".", "conda", "module")
+"""Commands in front of the server's that it may need."""
+MAX_DEPTH = 3
+"""Commands inside the quotes of commands that are stepped into."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +71,11 @@ class Launch:
     program: tuple[str, ...] = ()
     """The words up to and with the program: `python3 -m sglang.launch_server`. Empty for a call in Python, and where no engine is named."""
     arguments: tuple[str, ...] = ()
-    """The words behind the program, as written."""
+    """The words behind the program, as written; `Raw` where the shell expands a part."""
+    wrapper: tuple[str, ...] = ()
+    """The words in front of a command that stands in one word of another one: `docker run image bash -c`."""
+    notes: tuple[str, ...] = ()
+    """What of the line was left out or taken, one sentence each."""
 
     def number(self, *flags: str) -> int | None:
         """The value of the first of these flags that was given as a whole number."""
@@ -67,11 +84,15 @@ class Launch:
 
 
 def parse_launch(line: str) -> Launch:
-    """A launch command line as one string; line ends escaped by a backslash are joined and comment lines dropped."""
+    """A launch command line or script as one string."""
     problems: list[str] = []
-    call = _python_call(line)
-    program, arguments = ([], []) if call else _take_program(_words(line, problems))
-    engine, given = call or (_engine_of(program), _flags(arguments))
+    call = _python_call(line, problems)
+    found = Found() if call else _find(line, problems)
+    engine, given = call or (found.engine, _flags(found.arguments))
+    if engine is None and line.strip():
+        problems.append("the launch line names no server of SGLang or vLLM that is known here, so that none of its flags counts")
+    if engine and not call and isinstance(given.get("config"), str):
+        problems.append(f"the flags in {given['config']} (--config) are not read")
     names = {"sglang": SGLANG_NAMES, "vllm": VLLM_NAMES}.get(engine, {})
     settings = _vllm_speculative_config(given, problems) if engine == "vllm" else {}
     known: dict[str, Any] = {}
@@ -84,64 +105,98 @@ def parse_launch(line: str) -> Launch:
         elif name is not None:
             expected = "a name" if name == "algorithm" else "a positive integer"
             problems.append(f"{flag} on the launch line is {value!r}, expected {expected}")
-    env = dict(word.split("=", 1) for word in program if ASSIGNMENT.fullmatch(word))
-    command = _command(program) if engine else []
     return Launch(
         engine,
         given=given,
         problems=tuple(problems),
         settings=settings,
-        env=env,
-        program=tuple(command),
-        arguments=tuple(arguments),
+        env=dict(word.split("=", 1) for word in (*found.wrapper, *found.program) if ASSIGNMENT.fullmatch(word)),
+        program=tuple(found.program),
+        arguments=tuple(found.arguments),
+        wrapper=tuple(found.wrapper),
+        notes=tuple(found.notes),
         **known,
     )
 
 
-def _words(line: str, problems: list[str]) -> list[str]:
-    lines = re.sub(r"\\\r?\n", " ", line).splitlines()
-    text = " ".join(row for row in lines if not row.lstrip().startswith("#"))
+@dataclass
+class Found:
+    """The server's command in a script."""
+
+    engine: str | None = None
+    program: list[str] = field(default_factory=list)
+    arguments: list[str] = field(default_factory=list)
+    wrapper: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def _find(text: str, problems: list[str], depth: int = 0) -> Found:
+    """The first command that starts a server, else one that stands in a word of another (`bash -c '…'`), else a container that starts one.
+
+    Without any all words of the text are its arguments.
+    """
     try:
-        return shlex.split(text)
+        script = Script(text)
     except ValueError as error:
         problems.append(f"the launch line cannot be split into words ({error}): is a quote missing its partner? Got: {text.strip()[:200]}")
-        return text.split()
+        script = Script("")
+        script.commands = [Command(text.split())]
+    for place, command in enumerate(script.commands):
+        for end in range(1, len(command.words) + 1):
+            if engine := _starts(command.words, end):
+                return _taken(script, place, engine, end)
+    for command in script.commands if depth < MAX_DEPTH else ():
+        for place, word in enumerate(command.words):
+            if re.search(r"sglang|vllm", word) and re.search(r"\s", word) and not isinstance(word, Raw):
+                inner = _find(word, [], depth + 1)
+                if inner.engine:
+                    inner.wrapper = [*_exports(command), *command.words[:place], *inner.wrapper]
+                    return inner
+    for place, command in enumerate(script.commands):
+        image = next((i for i, word in enumerate(command.words) if IMAGE.fullmatch(word)), None)
+        if image is not None and any(word.rsplit("/", 1)[-1] in CONTAINERS for word in command.words[:image]):
+            return _taken(script, place, "vllm", image + 1)
+    return Found(arguments=[word for command in script.commands for word in command.words])
 
 
-def _take_program(words: list[str]) -> tuple[list[str], list[str]]:
-    """The words up to the program or module that is an engine's (never a path among the values), and those behind it.
-
-    Words behind a pipe, a redirection or the next command belong to no flag. Without an engine all words are arguments.
-    """
-    start = next((place + 1 for place in range(len(words)) if _names_engine(words, place)), 0)
-    end = next((i for i in range(start, len(words)) if re.fullmatch(r"\d*>.*|&>.*|\|\|?|&&?|;", words[i])), len(words))
-    serve = words[start : start + 1] == ["serve"]
-    return words[: start + serve], words[start + serve : end]
-
-
-def _names_engine(words: list[str], place: int) -> str | None:
-    module = words[place].split(".")[0] if place and words[place - 1] == "-m" else None
-    served = words[place].rsplit("/", 1)[-1] if words[place + 1 : place + 2] == ["serve"] else None
-    return next((name for name in ("sglang", "vllm") if name in (module, served)), None)
+def _starts(words: list[str], end: int) -> str | None:
+    """The engine whose server the words up to `end` start (never a path among the values)."""
+    last, before, module = words[end - 1], words[end - 2] if end > 1 else "", end > 2 and words[end - 3] == "-m"
+    for engine, pattern in MODULES.items():
+        served = before if module else before.rsplit("/", 1)[-1]
+        if (before == "-m" and pattern.fullmatch(last)) or (last == "serve" and served in COMMANDS[engine]):
+            return engine
+    return None
 
 
-def _engine_of(program: list[str]) -> str | None:
-    return next((name for place in range(len(program)) if (name := _names_engine(program, place))), None)
+def _exports(command: Command) -> list[str]:
+    return [Raw(f"{name}={value}") if isinstance(value, Raw) else f"{name}={value}" for name, value in command.exported.items()]
 
 
-def _command(program: list[str]) -> list[str]:
-    """The program with what starts it: `export` and the commands before it on other lines are left out."""
-    words = [word for word in program if word != "export"]
-    last = max((i + 1 for i, word in enumerate(words) if word in ("&&", ";", "||", "|")), default=0)
-    words = words[last:]
-    starts = (i for i, word in enumerate(words) if ASSIGNMENT.fullmatch(word) or PREFIXES.fullmatch(word.rsplit("/", 1)[-1]))
-    own = len(words) - (2 if words[-1:] == ["serve"] else 3 if words[-2:-1] == ["-m"] else 1)
-    return words[min(next(starts, own), own) :]
+def _taken(script: Script, place: int, engine: str, end: int) -> Found:
+    command, notes = script.commands[place], []
+    left = list(command.left_out)
+    piped = place
+    while script.commands[piped].end in ("|", "|&") and piped + 1 < len(script.commands):
+        piped += 1
+        left.append(f"| {quoted(script.commands[piped].words)}")
+    left += ["&"] if script.commands[piped].end == "&" else []
+    if left:
+        notes.append(f"Of the launch line this is left out: {'; '.join(left)}.")
+    before = [quoted(c.words) for c in script.commands[:place] if c.words[0] in PLACES]
+    if before:
+        notes.append(f"The launch line first runs: {'; '.join(before)}.")
+    if script.taken:
+        notes.append(f"Defaults of the launch line are taken: {', '.join(f'{name} = {value}' for name, value in script.taken.items())}.")
+    unknown = [name for name in script.open if any(isinstance(word, Raw) and name in word for word in command.words)]
+    if unknown:
+        notes.append(f"The launch line does not say what {', '.join(unknown)} is: the shell must know it.")
+    return Found(engine, [*_exports(command), *command.words[:end]], command.words[end:], notes=notes)
 
 
-def _python_call(text: str) -> tuple[str, dict[str, Any]] | None:
+def _python_call(text: str, problems: list[str]) -> tuple[str, dict[str, Any]] | None:
     """The keywords of `sgl.Engine(…)` or `LLM(…)` in a Python text; values that are no literals are left out."""
-    if not re.search(r"\b(Engine|LLM)\(", text):
+    if not re.search(rf"\b({'|'.join(OFFLINE)})\(", text):
         return None
     try:
         with warnings.catch_warnings():
@@ -154,6 +209,8 @@ def _python_call(text: str) -> tuple[str, dict[str, Any]] | None:
         if name in OFFLINE:
             values = {k.arg: _literal(k.value) for k in node.keywords if k.arg}
             values |= {"model": _literal(node.args[0])} if node.args and name == "LLM" else {}
+            if any(k.arg is None for k in node.keywords):
+                problems.append(f"what {name}(**…) is given from a dictionary is not read")
             return OFFLINE[name], {key: value for key, value in values.items() if value is not None}
     return None
 
@@ -179,6 +236,8 @@ def _flags(words: list[str]) -> dict[str, Any]:
             name = text if "." in text else text.replace("-", "_")
             given[name] = value if equals else True
             name = None if equals else name
+        elif name is not None and isinstance(word, Raw) and given[name] is not True:
+            name = None  # "$@": words of nobody knows which flag
         elif name is not None:
             before = given[name]
             given[name] = word if before is True else [*before, word] if isinstance(before, list) else [before, word]
@@ -201,8 +260,8 @@ def _vllm_speculative_config(given: dict[str, Any], problems: list[str]) -> dict
             settings |= value
             continue
         try:
-            config = json.loads(str(value))
-        except (json.JSONDecodeError, RecursionError):
+            config = json.loads(shlex.split(value)[0] if isinstance(value, Raw) else str(value))
+        except (ValueError, IndexError, RecursionError):
             config = None
         if isinstance(config, dict):
             settings |= config
