@@ -401,21 +401,39 @@ def cmd_replay(args: argparse.Namespace) -> int:
         return 0
     print(f"{inv.sampled}, judged by {finalists[0].judged_by}")
     print(first_rows(ranking.table, "feeds"))
-    for result in finalists:
-        counts, walk = result.counts, result.walk
-        rates = (
-            "  ".join(f"{counts.marginal(k):.3f}/{counts.joint_rate(k):.3f}" for k in range(counts.steps))
-            if counts.complete
-            else "no whole chain"
-        )
-        length = f"{counts.accept_length:.3f}" if counts.accept_length else "-"
-        walked = f"{walk.accept_length:.3f}" if walk and walk.accept_length is not None else "-"
-        print(f"{result.variant.name}: accept length {length}, walk {walked}; marginal/joint by step {rates}")
-        if result.variant.name in trees:
-            print(f"  {trees[result.variant.name].summary}")
+    print(f"\n{replayed(finalists, trees)}")
     if no_trees:
         print(visible(f"no trees: {no_trees}"))
     return 0
+
+
+REPLAYED = """accept length: tokens per verify pass as a server counts, bonus token included, on the walk through the answers; over all rows: as if a pass
+started at every row of the text, where easy stretches weigh more. marginal: step k right, whatever came before; joint: steps 0 to k all right."""
+
+
+def replayed(results, trees: dict[str, Any]) -> str:
+    """Chains and trees in one table, with what its columns mean."""
+    import pandas as pd
+
+    rows = []
+    for result in results:
+        counts, walk, tree = result.counts, result.walk, trees.get(result.variant.name)
+        whole = range(counts.steps) if counts.complete else ()
+        by_step = [" ".join(f"{rate:.3f}" for k in whole if (rate := told(k)) is not None) for told in (counts.marginal, counts.joint_rate)]
+        rows.append((result.variant.name, f"chain of {counts.steps}", *_walked(walk), _length(counts.accept_length), *by_step))
+        if tree is not None:
+            drafted = f"tree of {tree.steps} steps, top-k {tree.topk}, {tree.num_draft_tokens} nodes"
+            rows.append((result.variant.name, drafted, *_walked(tree.walk), "-", "-", "-"))
+    columns = ["feed", "drafted", "accept length", "verify passes", "over all rows", "marginal by step", "joint by step"]
+    return f"{pd.DataFrame(rows, columns=columns).to_string(index=False)}\n{REPLAYED}"
+
+
+def _walked(walk) -> tuple[str, str]:
+    return ("-", "-") if walk is None else (_length(walk.accept_length), f"{walk.verify_steps:,}")
+
+
+def _length(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def draft_trees(inv, topk: int | None, num_draft_tokens: int | None) -> tuple[dict[str, Any], str]:

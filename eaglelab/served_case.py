@@ -33,6 +33,19 @@ LIVE = (
     "`[engine] counters`"
 )
 """How to get what a server reached on the same text, for messages."""
+LENGTH = "accept length (tokens per verify pass)"
+COLUMNS = {
+    "accept_length": LENGTH,
+    "verify_passes": "verify passes",
+    "exact": "counted, not a mean of means",
+    "drafted": "drafted (steps-top-k-nodes)",
+    "right": "fed as trained",
+    "served": f"served {LENGTH}",
+    "low": "from (95 %)",
+    "high": "to (95 %)",
+    "predicted": f"predicted {LENGTH}",
+}
+"""What the columns of `ServedCase.sources` and of `compared`'s first table are called where people read them."""
 NUMBERS = ("served", "low", "high", "predicted")
 SETTINGS = ("num_steps", "eagle_topk", "num_draft_tokens")
 CLOSE = 0.02
@@ -367,6 +380,17 @@ class ServedCase:
         table = pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(NUMBERS, float) | {"verify_passes": "Int64"})
         joint = pd.DataFrame(steps, columns=["recording", "right", "step", "served", "predicted"])
         return table, joint.astype({"served": float, "predicted": float})
+
+    @property
+    def joint(self) -> pd.DataFrame:
+        """Of `compared`'s second table the case's own recording (else the first) and its counterpart: the same draft by the same engine, as
+        far as there is one, fed what the drafter was trained on."""
+        lengths, joint = self.compared
+        own = lengths.iloc[0]
+        others = lengths[lengths["right"] & (lengths["recording"] != own["recording"]) & lengths["predicted"].notna()]
+        alike = (others["drafted"] == own["drafted"]).astype(int) * 2 + (others["engine"] == own["engine"]).astype(int)
+        beside = [] if own["right"] or others.empty else [others.loc[alike.idxmax(), "recording"]]
+        return joint[joint["recording"].isin([own["recording"], *beside])].reset_index(drop=True)
 
     @property
     def right_wiring(self) -> Wiring | None:

@@ -114,7 +114,10 @@ def test_served_as_the_wrong_wiring_predicts_confirms_the_verdict(cases, world, 
     assert found.status is Status.FAIL  # a poor number is no good news because it was predicted
     assert "as predicted for boundaries [0, 1, 2]" in found.title
     assert "; the right wiring [2, 4, 6] predicts " in found.title
-    assert found.next == "The engine does what its config says: change the config. The finding wiring.match names the ids."
+    assert (
+        found.next
+        == "The engine does what its config says: change the config. The finding wiring.match (`eaglelab check`, page 03) names the ids."
+    )
     said = verdict(every, inv)
     assert (said.stage, said.confidence) == ("wiring", "sure")
     assert f"The server's own counters confirm it: {found.title}." in said.text
@@ -337,6 +340,56 @@ def test_the_other_recordings_are_predicted_each_by_its_own_config(cases, world,
     assert (joint["served"] == joint["predicted"]).all()
     assert len(side.unreadable) == 1
     assert "d.jsonl" in side.unreadable[0]
+
+
+def test_the_step_chart_shows_the_cases_own_recording_and_its_right_counterpart(cases, world, walked):
+    folder, case = cases["wrong"] / "others", cases["wrong"]
+    folder.mkdir()
+    record(case / "own.jsonl", world, lambda i: {"accepted": walked["wrong"][i]}, session(WRONG))
+    for name, ids, said in (
+        ("a", RIGHT, {"num_steps": 2, "num_draft_tokens": 3}),
+        ("b", RIGHT, {"engine": "sglang==0.5.22"}),
+        ("c", RIGHT, {}),
+        ("d", WRONG, {}),
+    ):
+        record(
+            folder / f"{name}.jsonl",
+            world,
+            lambda i, ids=ids: {"accepted": walked["right" if ids is RIGHT else "wrong"][i]},
+            session(ids, **said),
+        )
+    side = with_engine(case, counters=case / "own.jsonl", recordings=folder).served
+    assert set(side.compared[1]["recording"]) == {"own", "a", "b", "c", "d"}
+    assert list(dict.fromkeys(side.joint["recording"])) == ["own", "c"]
+
+
+def page(case, **names):
+    """Notebook 05's cells, run one after the other, and what they printed."""
+    cells = json.loads((EXAMPLE.parents[1] / "notebooks" / "05_served_acceptance.ipynb").read_text())["cells"]
+    known = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), known)
+            if "parameters" in cell["metadata"]["tags"]:
+                known |= {"case": str(case), "device": "cpu", **names}
+
+
+def test_the_page_answers_first_and_runs_on_every_kind_of_case(cases, world, walked, tmp_path, capsys):
+    expected(cases["wrong"], world, walked["wrong"], WRONG)
+    page(cases["wrong"] / "served.toml")
+    said = capsys.readouterr().out
+    first = next(line for line in said.splitlines() if line.startswith(("pass:", "fail:", "cannot_tell:")))
+    assert first.startswith("fail: SGLang 0.5.23 reached 1.")
+    assert "as predicted for boundaries [0, 1, 2]" in first
+    assert "[figure: Served and predicted acceptance are the same at every step" in said
+    (tmp_path / "metrics.txt").write_text(metrics(80, 100))
+    with_engine(cases["right"], counters=tmp_path / "metrics.txt")
+    page(cases["right"] / "served.toml")
+    said = capsys.readouterr().out
+    assert "pass: vLLM counted in 100 verify passes: accept length 1.80" in said
+    assert "not given: a recording" in said
+    page(cases["right"] / "case.toml")  # no server at all
+    assert "not_given: Which accept length did the server reach?" in capsys.readouterr().out
 
 
 def spoken(case, world, change):

@@ -303,6 +303,21 @@ def test_sketch_without_a_dump_sketches_the_probe_text(world, tmp_path, run):
     assert run("sketch", file, "--probe")[1] == [expected]
 
 
+def test_replay_has_chains_and_trees_in_one_table_and_says_what_its_columns_are(case, run):
+    code, text, _ = run("replay", case, "--steps", 2, "--topk", 2, "--draft-tokens", 4, text=True)
+    data = run("replay", case, "--steps", 2, "--topk", 2, "--draft-tokens", 4)[1]
+    assert code == 0
+    rows = [line.split() for line in text.split("joint by step\n")[1].splitlines()]
+    chain, tree = (next(r for r in rows if what in r) for what in ("chain", "tree"))
+    own = data["replays"][0]
+    assert chain[:6] == ["the", "dump's", "feed", "chain", "of", "2"]
+    assert chain[6:9] == [f"{own['walk']['accept_length']:.3f}", f"{own['walk']['verify_steps']:,}", f"{own['accept_length']:.3f}"]
+    drafted = "the dump's feed tree of 2 steps, top-k 2, 4 nodes"
+    walk = data["trees"][0]["walk"]
+    assert " ".join(tree).startswith(f"{drafted} {walk['accept_length']:.3f} {walk['verify_steps']:,} - - -")
+    assert "accept length: tokens per verify pass as a server counts" in text
+
+
 def test_replay(case, run):
     code, data, _ = run("replay", case, "--steps", 2)
     assert code == 0
@@ -316,10 +331,8 @@ def test_replay(case, run):
     assert any(r["variant"] == "the engine's feed" for r in data["replays"])
     rows = len(data["ranking"])
     code, out, _ = run("replay", case, text=True)
-    assert "the dump's feed: accept length" in out
+    assert re.search(r"the dump's feed +chain of 3 +\d\.\d{3} ", out)  # walk 1.509, not 1.5089820359281436
     assert f"… {rows - 12} more feeds (--json has all)" in out
-    assert not re.search(r"\d\.\d{4,}; ", out)  # walk 1.509, not 1.5089820359281436
-    assert re.search(r"walk \d\.\d{3}; ", out)
 
 
 @pytest.mark.parametrize("arguments", [("--steps", "0"), ("--max-samples", "-1"), ("--dtype", "int3"), ("--device", "gpu!")])

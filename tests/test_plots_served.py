@@ -76,7 +76,18 @@ def test_recordings_of_other_depths_share_the_axis():
         joint_by_step(steps(*(("k3", True, k, 0.5**k, 0.5**k) for k in range(3)), *(("k5", True, k, 0.5**k, 0.5**k) for k in range(5))))
     )
     assert ax.get_xticks().tolist() == [0, 1, 2, 3, 4]
-    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["k3", "k5", "open: predicted by the replay"]
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == [
+        "k3, fed as trained",
+        "k5, fed as trained",
+        "open: predicted by the replay",
+    ]
+
+
+def test_no_two_recordings_look_alike():
+    rows = [(f"r{i}", bool(i % 2), k, 0.5, 0.5) for i in range(16) for k in range(2)]
+    ax = drawn(joint_by_step(steps(*rows)))
+    looks = [(line.get_color(), line.get_marker()) for line in ax.lines if line.get_label().startswith("r")]
+    assert len(set(looks)) == len(looks) == 16
 
 
 def log(graphs, starts=None):

@@ -33,7 +33,7 @@ OTHER = (
     "`eaglelab live CASE --url … --capture DIR` captures what is fed."
 )
 """What to do where the server reaches less than predicted."""
-CHANGE = "The engine does what its config says: change the config. The finding wiring.match names the ids."
+CHANGE = "The engine does what its config says: change the config. The finding wiring.match (`eaglelab check`, page 03) names the ids."
 
 
 def acceptance(inv: Investigation) -> Iterator[Finding]:

@@ -6,7 +6,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from eaglelab.plots.style import CLAIM, EVIDENCE, MARKERS, OTHER, TEXT, VERIFY, axes, finish, percents
+from eaglelab.plots.style import CLAIM, DRAFT, EVIDENCE, MARKERS, OTHER, PURPLE, SKY, TEXT, VERIFY, axes, finish, percents
+
+COLORS = {True: (EVIDENCE, SKY, VERIFY), False: (CLAIM, DRAFT, PURPLE)}
+"""Of recordings fed what the drafter was trained on, and of others."""
 
 CLOSE = 0.02
 """Accept lengths this far apart, relative to the predicted, are called equal: what bf16 and the cut last step leave."""
@@ -21,9 +24,18 @@ def joint_by_step(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     table = _some(table, "no recording tells acceptance by step")
     ax = axes(ax, 7.2, 4.2)
     for i, (name, rows) in enumerate(table.groupby("recording", sort=False)):
-        color, marker = EVIDENCE if rows["right"].iloc[0] else CLAIM, MARKERS[i % len(MARKERS)]
+        marker, colors = MARKERS[i % len(MARKERS)], COLORS[bool(rows["right"].iloc[0])]
+        color = colors[i // len(MARKERS) % len(colors)]  # no two alike
         ax.plot(rows["step"], rows["predicted"], "--", marker=marker, color=color, fillstyle="none", markersize=12, linewidth=1)
-        ax.plot(rows["step"], rows["served"], "-", marker=marker, color=color, markersize=5, label=name)
+        ax.plot(
+            rows["step"],
+            rows["served"],
+            "-",
+            marker=marker,
+            color=color,
+            markersize=5,
+            label=name + ", fed as trained" * bool(rows["right"].iloc[0]),
+        )
     ax.plot([], [], "--o", color=OTHER, fillstyle="none", markersize=10, label="open: predicted by the replay")
     ax.set_xticks(sorted(table["step"].unique()))
     ax.set_ylim(0, max(0.1, 1.15 * np.nanmax(table[["served", "predicted"]].to_numpy(float))))
