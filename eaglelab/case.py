@@ -266,6 +266,12 @@ def _source(value: Any, where: str, file: Path) -> str:
     return value if value == "installed" else str(_path(value, where, file))
 
 
+def _engine_name(value: Any, where: str, file: Path) -> str:
+    """`sglang`, or `sglang@PATH` with PATH relative to the file like every other path."""
+    name, at, place = _text(value, where, file).partition("@")
+    return f"{name}@{_source(place, where, file)}" if at and not place[:1].isdigit() else value
+
+
 def _split(value: Any, where: str, file: Path) -> str:
     if value not in SPLITS:
         raise CaseError(f"{where} is {_shown(value)}, expected one of {', '.join(map(repr, SPLITS))}")
@@ -307,6 +313,7 @@ CHECKS = {
     "tuple[int, ...] | None": _slots,
     "dict[str, Any] | None": _names,
     "launch": _launch,
+    "name": _engine_name,
     "source": _source,
     "split": _split,
 }

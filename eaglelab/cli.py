@@ -158,7 +158,7 @@ def build_parser() -> argparse.ArgumentParser:
     samples(sub, 32)
     where(sub, drafters)
 
-    sub = command("wiring", cmd_wiring, "what an engine feeds with a drafter's config, and the ids that make it feed something else")
+    sub = command("wiring", cmd_wiring, "what an engine feeds with a drafter's config, and the ids for something else; exits 0 whatever that is")
     sub.add_argument("config", type=Path, help="the drafter's config.json or its folder")
     sub.add_argument("--target", type=Path, required=True, metavar="CONFIG", help="the target's config.json or its folder (required)")
     text = "sglang==0.5.23, vllm, specforge, ...; sglang@PATH asks the code in a wheel, sdist or folder, sglang@installed this Python's (required)"
@@ -495,15 +495,15 @@ def cmd_wiring(args: argparse.Namespace) -> int:
 
     draft, target = read_config(args.config), read_config(args.target)
     fed = engine_wiring(draft, target, args.engine)
-    result, text = fed.to_json(), [f"{fed.engine.title} feeds {fed.wiring} ({fed.target.architecture}, N = {fed.target.num_layers})"]
-    text.append(f"  rule: {RULES[fed.convention.rule]}")
+    result, text = fed.to_json(), [fed.headline]
+    text += [f"  rule: {RULES[fed.convention.rule]}", f"  read: {fed.convention.read}"]
     ids = ["" if r["id"] is None else f"id {r['id']} -> " for r in fed.rows()]
     text += [f"  slot {r['slot']}: {id}{r['is']}" for r, id in zip(fed.rows(), ids, strict=True)]
     text += [f"  {line}" for line in (*fed.notes, *fed.assumptions)]
     new, wanted, written = draft, (), None
     if args.boundaries:
         wanted = parse_boundaries(args.boundaries)
-        already = fed.boundaries == tuple(wanted)
+        already = fed.boundaries == tuple(wanted) and fed.captures_boundaries
         new, diff = (draft, "") if already else corrected_config(draft, wanted, target, args.engine)
         result |= {"corrected": new, "diff": diff}
         text += ["", "already so: nothing to change" if already else diff]

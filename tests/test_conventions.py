@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.version import Version
 
+from eaglelab.drafter.config import num_slots
 from eaglelab.engines.config_ids import config_ids, ignored_ids, uses_aux_hidden_states
 from eaglelab.engines.conventions import (
     CannotFeed,
@@ -192,7 +193,7 @@ def test_the_inverse_is_right_or_says_why(which, num_layers, data):
         # No list of ids near the wanted numbers does it either: the inverse did not miss one.
         numbers = [num_layers if b in (FINAL, None) else b for b in wanted]
         for shift in (-2, -1, 0, 1):
-            assert None in wanted or convention.feed([b + shift for b in numbers], num_layers).boundaries != wanted
+            assert convention.bug or None in wanted or convention.feed([b + shift for b in numbers], num_layers).boundaries != wanted
     else:
         assert convention.feed(ids, num_layers).boundaries == wanted
 
@@ -226,6 +227,60 @@ def test_assumptions_are_said():
     assert late.rule == "none"
     assert "assumed to be absent" in late.assumptions[0]
     assert convention_for("sglang==0.5.23", "GemmaForCausalLM").feed([1, 2], 18).boundaries == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("engine", "architecture", "setter"),
+    [
+        ("sglang==0.5.23", "NemotronHForCausalLM", "set_eagle3_layers_to_capture"),
+        ("sglang==0.5.3", "MixtralForCausalLM", "set_eagle3_layers_to_capture"),
+        ("vllm==0.32.0", "Glm4MoeLiteForCausalLM", "set_aux_hidden_state_layers"),
+        ("vllm==0.32.0", "SarvamMoEForCausalLM", "set_aux_hidden_state_layers"),
+        ("vllm==0.32.0", "MixtralForCausalLM", "set_aux_hidden_state_layers"),
+    ],
+)
+def test_a_registered_class_without_a_setter_captures_nothing(engine, architecture, setter):
+    convention = convention_for(engine, architecture)
+    assert (convention.rule, convention.assumptions) == ("none", ())
+    fed = convention.feed([2, 26, 49], 52)
+    assert fed.boundaries == (None, None, None)
+    assert f"captures nothing for {architecture}: it has no {setter}. The start-up fails." in fed.notes[0]
+    assert versions_that_differ(parse_engine(engine), architecture, [2, 26, 49], 52) == []
+    with pytest.raises(CannotFeed, match=f"has no {setter}"):
+        convention.ids_for((2, 26, 49), 52)
+
+
+def test_a_later_version_may_have_learnt_a_target():
+    later = convention_for("sglang==0.9.0", "NemotronHForCausalLM")
+    assert later.rule == "plus_one"
+    assert (
+        "NemotronHForCausalLM could not be captured in 0.5.23, the newest version read: the usual rule of SGLang 0.9.0"
+        in later.assumptions[0]
+    )
+    assert versions_that_differ(Engine("sglang", "0.5.23"), "NobodyForCausalLM", None, 30) == []
+
+
+@pytest.mark.parametrize(
+    ("engine", "architecture", "ids", "fails"),
+    [
+        ("sglang==0.5.23", LLAMA, [2, 15, 29], "the engine fails on the width"),
+        ("sglang==0.5.23", QWEN3_MOE, [2, 15, 29], "it stops at start-up with an IndexError"),
+        ("sglang==0.5.23", DEEPSEEK, [2, 15, 30], "it stops with 'captured X of Y aux hidden states'"),
+        ("vllm==0.32.0", DEEPSEEK, [0, 15, 27], "unpatched, it raises on the embedding (boundary 0)"),
+        ("vllm==0.32.0", "DeepseekV4ForCausalLM", [0, 15, 27], "the engine fails on the width"),
+        ("sglang==0.5.23", LLAMA, [], "it captures nothing"),
+        ("sglang==0.5.23", LLAMA, [2, 15, 27], ""),
+        ("vllm==0.32.0", LLAMA, [0, 15, 30], ""),
+    ],
+)
+def test_ids_with_which_nothing_is_served(engine, architecture, ids, fails):
+    assert convention_for(engine, architecture).feed(ids, 30).fails == fails
+
+
+def test_deepseek_v4_in_vllm_drops_the_embedding():
+    fed = convention_for("vllm==0.32.0", "DeepseekV4ForCausalLM").feed([0, 15, 30], 30)
+    assert fed.boundaries == (15, 30, None)
+    assert "id 0 (boundary 0) is the embedding: vLLM 0.32.0 never captures it and does not say so." in fed.notes
 
 
 def test_gemma3_holds_no_boundary():
@@ -335,3 +390,31 @@ def test_empty_null_and_broken_ids():
         config_ids({"eagle_config": "x"}, sglang)
     assert not uses_aux_hidden_states({"eagle_config": {"use_aux_hidden_state": False}})
     assert uses_aux_hidden_states({"eagle_config": {}})
+    assert uses_aux_hidden_states({"eagle_config": None})
+
+
+@pytest.mark.parametrize(("value", "off"), [(False, True), (None, True), (0, True), (True, False), (1, False)])
+def test_use_aux_hidden_state_is_off_as_the_engines_take_it(value, off):
+    """`eagle_config.get("use_aux_hidden_state", True)`: null and 0 are there, and false."""
+    config = {"eagle_config": {"use_aux_hidden_state": value}}
+    assert uses_aux_hidden_states(config) is not off
+    assert uses_aux_hidden_states(config, convention_for("sglang==0.5.23", LLAMA)) is not off
+    assert uses_aux_hidden_states(config, convention_for("sglang==0.5.3", LLAMA))  # does not read the key
+    assert (num_slots(config) == 1) is off
+
+
+def test_keys_of_vllms_newer_runner():
+    vllm = convention_for("vllm==0.32.0", LLAMA)
+    for config, note in [
+        (
+            {"eagle_config": {"layer_ids": [3, 9]}},
+            "eagle_config.layer_ids = [3, 9] is read by the newer of vLLM 0.32.0's two model runners alone, as [3, 9].",
+        ),
+        (
+            {"target_layer_ids": [1, 5]},
+            "target_layer_ids = [1, 5] is read by the newer of vLLM 0.32.0's two model runners alone, as [2, 6].",
+        ),
+    ]:
+        assert note in config_ids(config, vllm).notes
+        assert config_ids({**config, **TOP}, vllm).notes == ()  # ids at the top level come first
+        assert note.split(" = ")[0] not in " ".join(config_ids(config, convention_for("sglang==0.5.23", LLAMA)).notes)

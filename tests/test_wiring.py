@@ -84,7 +84,31 @@ def test_a_drafter_without_slots_is_fed_the_final_state():
 def test_gemma3_slots_are_no_boundaries():
     gemma = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": {"num_hidden_layers": 62}}
     assert not engine_wiring(PLAIN, gemma, "sglang==0.5.23").captures_boundaries
-    assert engine_wiring(PLAIN, gemma, "vllm==0.32.0").captures_boundaries
+    fed = engine_wiring(PLAIN, gemma, "sglang==0.5.23")
+    assert fed.to_json()["bug"] == "no_residual"
+    assert fed.headline.endswith("N = 62), without the residual: no slot holds its boundary")
+    with pytest.raises(CannotFeed, match="captures Gemma 3 without adding the residual"):
+        corrected_config(PLAIN, fed.boundaries, gemma, "sglang==0.5.23")
+    assert engine_wiring(PLAIN, gemma, "sglang==0.5.12").captures_boundaries
+
+
+def test_the_headline_says_that_nothing_is_served():
+    nemotron = {"architectures": ["NemotronHForCausalLM"], "num_hidden_layers": 52}
+    fed = engine_wiring(PLAIN, nemotron, "sglang==0.5.23")
+    assert fed.headline == "SGLang 0.5.23 will not serve this: it captures nothing for NemotronHForCausalLM"
+    assert not any("Other versions" in note for note in fed.notes)
+    short = engine_wiring({**PLAIN, "eagle_config": {KEY: [2, 15, 29]}}, LLAMA30, "sglang==0.5.23")
+    assert "will not serve this: the engine fails on the width; what it captures: [3, 16, ?]" in short.headline
+    assert short.to_json()["fails"] == "the engine fails on the width"
+    four = engine_wiring({**PLAIN, KEY: [2, 9, 16, 28]}, LLAMA30, "sglang==0.5.23")
+    assert "will not serve this: the config describes an fc of 4 slots and 3 are captured" in four.headline
+    good = engine_wiring({**PLAIN, "eagle_config": {KEY: [2, 15, 27]}}, LLAMA30, "sglang==0.5.23")
+    assert good.headline == "SGLang 0.5.23 feeds [3, 16, 28] (LlamaForCausalLM, N = 30)"
+
+
+def test_ids_that_are_not_read_are_beside_no_slot():
+    rows = engine_wiring(DRAFT, LLAMA30, "sglang==0.4.6").rows()
+    assert [(r["id"], r["is"]) for r in rows] == [(None, "2 (ids not read)"), (None, "15 (ids not read)"), (None, "27 (ids not read)")]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from typing import Any
 from eaglelab.outside_json import too_deep
 
 IDS_KEY = "eagle_aux_hidden_state_layer_ids"
+IDS_KEYS = (IDS_KEY, f"eagle_config.{IDS_KEY}")
+"""Where layer ids stand in a drafter's config, dotted."""
 FAMILIES = ("specforge", "speculators", "modelopt", "angelslim", "eagle")
 
 
@@ -195,8 +197,14 @@ def read_config(path: str | Path) -> dict[str, Any]:
 def written_ids(config: Mapping[str, Any]) -> dict[str, list[int]]:
     """Layer ids as written, by dotted key. What is not a list is left out (the engine's reader reports it)."""
     nested = config.get("eagle_config")
-    places = {IDS_KEY: config.get(IDS_KEY), f"eagle_config.{IDS_KEY}": nested.get(IDS_KEY) if isinstance(nested, Mapping) else None}
-    return {key: list(ids) for key, ids in places.items() if isinstance(ids, (list, tuple))}
+    places = zip(IDS_KEYS, (config, nested if isinstance(nested, Mapping) else {}), strict=True)
+    return {key: list(ids) for key, place in places if isinstance(ids := place.get(IDS_KEY), (list, tuple))}
+
+
+def takes_slots(config: Mapping[str, Any]) -> bool:
+    """False where `eagle_config.use_aux_hidden_state` is there and false, null or 0 (`.get(…, True)` in the engines): no layer is captured."""
+    nested = config.get("eagle_config")
+    return not isinstance(nested, Mapping) or bool(nested.get("use_aux_hidden_state", True))
 
 
 def config_family(config: Mapping[str, Any]) -> str:
@@ -239,11 +247,10 @@ def num_slots(config: Mapping[str, Any]) -> int:
     stated = config.get("num_aux_hidden_states")
     if stated is not None:
         return stated
-    nested = config.get("eagle_config")
-    if isinstance(nested, Mapping) and nested.get("use_aux_hidden_state") is False:
+    if not takes_slots(config):
         return 1
     ids = written_ids(config)
-    return next((len(ids[key]) for key in (f"eagle_config.{IDS_KEY}", IDS_KEY) if ids.get(key)), 3)
+    return next((len(ids[key]) for key in reversed(IDS_KEYS) if ids.get(key)), 3)
 
 
 def _refuse_other_drafters(raw: Mapping[str, Any], source: str) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from eaglelab.drafter.config import IDS_KEY
+from eaglelab.drafter.config import IDS_KEYS, takes_slots
 from eaglelab.engines.conventions import Convention, ConventionError, check_ids
 
-NESTED_KEY = f"eagle_config.{IDS_KEY}"
-KEYS = (IDS_KEY, NESTED_KEY)
+NESTED_KEY = IDS_KEYS[1]
 
 
 class ConfigIds(NamedTuple):
@@ -46,13 +45,18 @@ def config_ids(drafter_config: Mapping[str, Any], convention: Convention) -> Con
     key_note = convention.family.get("key_note")
     if key_note and key == key_note["key"]:
         notes.append(key_note["text"])
+    for other, add in convention.family.get("newer_keys", {}).items() if key in (None, NESTED_KEY) and keys[1:] else ():
+        if newer := look_up(drafter_config, other):
+            taken = [layer_id + add for layer_id in check_ids(newer, f"{other} in the drafter's config")]
+            notes.append(f"{other} = {newer} is read by the newer of {convention.engine.title}'s two model runners alone, as {taken}.")
+            break
     return ConfigIds(ids, key, tuple(notes))
 
 
 def ignored_ids(drafter_config: Mapping[str, Any], convention: Convention) -> dict[str, Any]:
     """Ids that stand in the config and that this engine does not read, by dotted key."""
     keys = read_keys(drafter_config, convention)
-    return {key: value for key in KEYS if key not in keys and (value := look_up(drafter_config, key)) is not None}
+    return {key: value for key in IDS_KEYS if key not in keys and (value := look_up(drafter_config, key)) is not None}
 
 
 def read_keys(drafter_config: Mapping[str, Any], convention: Convention) -> tuple[str, ...]:
@@ -62,12 +66,12 @@ def read_keys(drafter_config: Mapping[str, Any], convention: Convention) -> tupl
 
 
 def uses_aux_hidden_states(drafter_config: Mapping[str, Any], convention: Convention | None = None) -> bool:
-    """False when `eagle_config.use_aux_hidden_state` is false: the drafter is then handed the target's final state alone.
+    """Whether layers are captured: not where `eagle_config.use_aux_hidden_state` is false, null or 0, by every version that reads the key.
 
-    Always true for an engine version (`convention`) that does not read the key.
+    Without capture the drafter is handed the target's final state alone. Always true for an engine version (`convention`) that does not read
+    the key.
     """
-    off = look_up(drafter_config, "eagle_config.use_aux_hidden_state") is False
-    return not off or (convention is not None and not convention.reads_use_aux)
+    return takes_slots(drafter_config) or (convention is not None and not convention.reads_use_aux)
 
 
 def look_up(config: Mapping[str, Any], key: str) -> Any:

@@ -134,6 +134,8 @@ class Fed(NamedTuple):
     """As many as ids were given; None, at the end, for each that is not captured or was given twice."""
     notes: tuple[str, ...] = ()
     """What happened on the way (reordered, collapsed, out of reach, default taken, a known bug), one plain sentence each."""
+    fails: str = ""
+    """How the engine ends with these ids, at start-up or in the first forward; empty where nothing known says that it does."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,7 @@ class Convention:
     last: str = "missing"
     """What becomes of boundary N: `captured`, `missing`, `error`, `index_error`, or `final` (the normed state in its place)."""
     embedding: str = "captured"
+    """Boundary 0: `captured`, `missing`, or `raises`."""
     negative: str = "missing"
     """What becomes of a number below 0: `missing`, `from_end` (as a Python index of N + 1 states), `wraps` (as one of N layers)."""
     bug: str | None = None
@@ -180,18 +183,19 @@ class Convention:
         title = self.engine.title
         if self.rule == "none":
             slots = len(ids) if ids is not None else 3
-            return Fed((None,) * slots, (self.note or f"{title} captures nothing for {self.architecture}.",))
+            note = self.note or f"{title} captures nothing for {self.architecture}."
+            return Fed((None,) * slots, (note,), f"it captures nothing for {self.architecture}")
         if ids is not None and self.rule == "fixed":
             fed = self._capture(self._default_numbers(num_layers), num_layers, None)
-            return Fed(fed.boundaries, (f"{title} reads no layer ids: it always takes boundaries {list(fed.boundaries)}.", *fed.notes))
+            return fed._replace(notes=(f"{title} reads no layer ids: it always takes boundaries {list(fed.boundaries)}.", *fed.notes))
         if ids is None:
             numbers = self._default_numbers(num_layers)
             fed = self._capture(numbers, num_layers, None)
             taken = f"boundaries {numbers} for {num_layers} layers"
-            return Fed(fed.boundaries, (f"No ids given where {title} reads them: its default is taken, {taken}.", *fed.notes))
+            return fed._replace(notes=(f"No ids given where {title} reads them: its default is taken, {taken}.", *fed.notes))
         ids = check_ids(ids)
         if not ids:
-            return Fed((), (f"The list of ids is empty: {title} captures nothing.",))
+            return Fed((), (f"The list of ids is empty: {title} captures nothing.",), "it captures nothing")
         return self._capture(self._shift(ids, num_layers), num_layers, ids)
 
     def ids_for(self, boundaries: Iterable[Boundary], num_layers: int) -> list[int]:
@@ -205,7 +209,7 @@ class Convention:
         for boundary in wanted:
             check_boundary(boundary)
         fitting = []
-        if wanted and None not in wanted:
+        if wanted and None not in wanted and self.bug is None:
             numbers = [num_layers if b == FINAL else b for b in wanted]
             candidates = (numbers, [b - 1 for b in numbers])
             fitting = [ids for ids in candidates if self.feed(ids, num_layers).boundaries == wanted]
@@ -251,20 +255,26 @@ class Convention:
                 fed.append(FINAL if b == num_layers and self.last == "final" else b)
                 continue
             name = f"boundary {b}" if ids is None else f"id {ids[numbers.index(b)]} (boundary {b})"
-            place = "the last layer's output" if b == num_layers else f"outside 0..{num_layers}"
+            place = "the embedding" if b == 0 else "the last layer's output" if b == num_layers else f"outside 0..{num_layers}"
             notes.append(f"{name} is {place}: {self._says_when_missing(b, num_layers)}")
-        missing = len(numbers) - len(fed)
-        if missing and fed:
-            end = "it stops with 'captured X of Y aux hidden states'" if self.last == "error" else "the engine fails on the width"
-            notes.append(f"The drafter's fc expects {len(numbers)} slots and would be given {len(fed)}: {end}.")
+        missing, fails = len(numbers) - len(fed), ""
+        if missing:
+            fails = "it stops with 'captured X of Y aux hidden states'" if self.last == "error" else "the engine fails on the width"
+            if fed:
+                notes.append(f"The drafter's fc expects {len(numbers)} slots and would be given {len(fed)}: {fails}.")
+            if any("stops at start-up" in note for note in notes):
+                fails = "it stops at start-up with an IndexError"
         if 0 in fed and self.embedding == "raises":
             notes.append(f"The embedding (boundary 0) adds a residual that is still None in {title}: unpatched, it raises.")
+            fails = fails or "unpatched, it raises on the embedding (boundary 0)"
         if FINAL in fed:
             notes.append(f"In {title} the last entry is the state after the final norm, not boundary {num_layers}.")
-        return Fed((*fed, *[None] * missing), (*notes, self.note) if self.note else tuple(notes))
+        return Fed((*fed, *[None] * missing), (*notes, self.note) if self.note else tuple(notes), fails)
 
     def _reachable(self, number: int, num_layers: int) -> bool:
-        return 0 <= number < num_layers or (number == num_layers and self.last in ("captured", "final"))
+        if number == 0:
+            return self.embedding != "missing"
+        return 0 < number < num_layers or (number == num_layers and self.last in ("captured", "final"))
 
     def _says_when_missing(self, number: int, num_layers: int) -> str:
         title = self.engine.title
@@ -276,7 +286,7 @@ class Convention:
 
     def _obstacles(self, wanted: tuple[Boundary, ...], num_layers: int) -> list[str]:
         """Why no ids do it, one sentence each."""
-        if self.rule == "none":
+        if self.rule == "none" or self.bug is not None:
             return [self.note or "It captures nothing for this target."]
         if not wanted:
             return ["No boundaries are wanted."]
@@ -321,16 +331,23 @@ def convention_for(engine: Engine | str, architecture: str | None = None) -> Con
 def table_convention(engine: Engine, architecture: str | None = None) -> Convention:
     """The row of the table that holds for this engine version and target architecture.
 
-    An architecture not in the table gets the engine's usual rule, an unknown version the newest rule; both are said in `assumptions`.
+    An architecture that the versions read register without a setter captures nothing. One that is not known at all (of a plug-in) gets the
+    engine's usual rule, an unknown version the newest rule; both are said in `assumptions`.
     """
-    rows = [row for row in table()["rows"] if row["family"] == engine.name]
+    rows, family = [row for row in table()["rows"] if row["family"] == engine.name], table()["families"][engine.name]
     listed = [row for row in rows if architecture is not None and architecture in row.get("architectures", ())]
     assumptions = []
+    unable = not listed and architecture in family.get("no_capture", "").split()
+    if unable and (engine.version is None or Version(engine.version) <= Version(family["read_versions"][-1])):
+        note = f"{engine.title} captures nothing for {architecture}: it has no {family['setter']}. The start-up fails."
+        span = f"{family['title']} {family['read_versions'][-1]} and older, classes of the registry"
+        listed = [{"rule": "none", "note": note, "read": f"{span}: none has a {family['setter']}"}]
     if not listed:
         listed = [row for row in rows if "*" in row.get("architectures", ["*"])]
         if engine.is_engine:
-            who = f"{architecture} is not in the table" if architecture else "the target's architecture is not given"
-            assumptions.append(f"{who[0].upper() + who[1:]}: the usual rule of {engine.title} is assumed.")
+            who = f"{architecture} is not in the table" if architecture else "The target's architecture is not given"
+            who = f"{architecture} could not be captured in {family['read_versions'][-1]}, the newest version read" if unable else who
+            assumptions.append(f"{who}: the usual rule of {engine.title} is assumed.")
     row, version_notes = _row_at(listed, engine, architecture)
     known = {k: v for k, v in row.items() if k not in ("family", "architectures", "since", "after", "default")}
     return Convention(
@@ -338,7 +355,7 @@ def table_convention(engine: Engine, architecture: str | None = None) -> Convent
         architecture=architecture,
         default=tuple(row.get("default", USUAL_DEFAULT)),
         assumptions=(*assumptions, *version_notes),
-        family=table()["families"][engine.name],
+        family=family,
         **known,
     )
 
@@ -390,11 +407,12 @@ def fed_by_version(name: str, architecture: str | None, ids: Sequence[int] | Non
 def versions_that_differ(engine: Engine, architecture: str | None, ids: Sequence[int] | None, num_layers: int) -> list[VersionFed]:
     """Ranges of versions in which the same ids mean other boundaries than in this engine's.
 
-    Those that capture nothing are left out, and those that read no ids at all (SGLang before 0.4.9).
+    Those that capture nothing are left out, those that read no ids at all (SGLang before 0.4.9), and rules that are only assumed.
     """
     groups: list[VersionFed] = []
     for version, boundaries in fed_by_version(engine.name, architecture, ids, num_layers).items():
-        if table_convention(Engine(engine.name, version), architecture).rule == "fixed":
+        row = table_convention(Engine(engine.name, version), architecture)
+        if row.rule == "fixed" or row.assumptions:
             continue
         if groups and groups[-1].boundaries == boundaries:
             groups[-1] = groups[-1]._replace(last=version)

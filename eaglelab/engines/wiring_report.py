@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglelab.drafter.config import config_path, num_slots, read_config
-from eaglelab.engines.config_ids import config_ids, uses_aux_hidden_states
+from eaglelab.engines.config_ids import config_ids, look_up, uses_aux_hidden_states
 from eaglelab.engines.conventions import (
     CannotFeed,
     Convention,
@@ -47,6 +47,8 @@ class EngineWiring:
     """What happened on the way, one plain sentence each."""
     other_versions: tuple[VersionFed, ...]
     """Versions of the same engine in which the same config feeds other boundaries."""
+    fails: str = ""
+    """How the engine ends with these configs, at start-up or in the first forward; empty where nothing known says that it does."""
 
     @property
     def boundaries(self) -> tuple[Boundary, ...]:
@@ -62,12 +64,24 @@ class EngineWiring:
         """False where a known bug makes the slots hold something else (Gemma 3 in SGLang: no residual added)."""
         return self.convention.bug is None
 
+    @property
+    def headline(self) -> str:
+        """What is fed, or that nothing will be served, in one line."""
+        fed = f"{self.wiring} ({self.target.architecture}, N = {self.target.num_layers})"
+        if self.fails:
+            captured = any(b is not None for b in self.wiring)
+            return f"{self.engine.title} will not serve this: {self.fails}" + (f"; what it captures: {fed}" if captured else "")
+        bug = "" if self.captures_boundaries else ", without the residual: no slot holds its boundary"
+        return f"{self.engine.title} feeds {fed}{bug}"
+
     def rows(self) -> list[dict[str, Any]]:
         """One row a slot, for a table: slot, id, boundary, in words."""
         # Reordered, collapsed or not all captured: then it is not said which id belongs to which slot.
         in_order = self.ids is not None and self.ids == sorted(set(self.ids)) and self.wiring.known and len(self.ids) == len(self.wiring)
-        ids = self.ids if in_order else [None] * len(self.wiring)
+        unread = self.ids is not None and self.convention.rule == "fixed"
+        ids = self.ids if in_order and not unread else [None] * len(self.wiring)
         words = [boundary_name(b, self.target.num_layers) if b is not None else "not captured" for b in self.wiring]
+        words = [f"{word} (ids not read)" if unread else word for word in words]
         return [{"slot": s, "id": ids[s], "boundary": b, "is": words[s]} for s, b in enumerate(self.wiring)]
 
     def to_json(self) -> dict[str, Any]:
@@ -80,6 +94,8 @@ class EngineWiring:
             "key": self.key,
             "wiring": {"engine": self.wiring.to_json()},
             "rule": self.convention.rule,
+            "bug": self.convention.bug,
+            "fails": self.fails,
             "read": self.convention.read,
             "notes": list(self.notes),
             "assumptions": list(self.assumptions),
@@ -96,19 +112,22 @@ def engine_wiring(draft_config: Mapping[str, Any], target_config: Mapping[str, A
     target = target_shape(target_config)
     convention = convention_for(engine, target.architecture)
     found = config_ids(draft_config, convention)
+    value = json.dumps(look_up(draft_config, "eagle_config.use_aux_hidden_state"))
     if engine.is_engine and not uses_aux_hidden_states(draft_config, convention):
-        note = "eagle_config.use_aux_hidden_state is false: no layers are captured, the drafter is given the target's final normed state."
+        note = f"eagle_config.use_aux_hidden_state is {value}: no layers are captured, the drafter gets the target's final normed state."
         fed, found, others = Fed((FINAL,), (note,)), found._replace(ids=None, key=None), []
     else:
         fed = convention.feed(found.ids, target.num_layers)
         others = versions_that_differ(engine, target.architecture, found.ids, target.num_layers)
     notes, captured, slots = [*found.notes, *fed.notes], len(fed.boundaries), num_slots(draft_config)
     if engine.is_engine and fed.boundaries != (FINAL,) and not uses_aux_hidden_states(draft_config):
-        notes.append(f"eagle_config.use_aux_hidden_state is false, which {engine.title} does not read: it captures all the same.")
+        notes.append(f"eagle_config.use_aux_hidden_state is {value}, which {engine.title} does not read: it captures all the same.")
+    fails = fed.fails if engine.is_engine else ""
     if engine.is_engine and captured != slots:
         notes.append(f"The config describes an fc of {slots} slots and {engine.title} captures {captured}: the widths do not fit.")
+        fails = fails or f"the config describes an fc of {slots} slots and {captured} are captured"
     notes += [f"Other versions feed other boundaries for the same config: {other}." for other in others]
-    return EngineWiring(engine, target, Wiring(fed.boundaries), found.ids, found.key, convention, tuple(notes), tuple(others))
+    return EngineWiring(engine, target, Wiring(fed.boundaries), found.ids, found.key, convention, tuple(notes), tuple(others), fails)
 
 
 def corrected_config(
@@ -141,7 +160,7 @@ def corrected_config(
 
 def _write_ids(config: dict[str, Any], ids: list[int], key: str) -> None:
     nested = dict(config.get("eagle_config") or {})
-    if nested.get("use_aux_hidden_state") is False:
+    if not nested.get("use_aux_hidden_state", True):
         nested["use_aux_hidden_state"] = True
     *parents, name = key.split(".")
     if parents:

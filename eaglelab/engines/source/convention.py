@@ -18,10 +18,10 @@ from eaglelab.engines.conventions import (
     table,
     table_convention,
 )
+from eaglelab.engines.source import sglang, vllm
 from eaglelab.engines.source.archive import Source, open_source
 from eaglelab.engines.source.interpreter import CannotTell, Stopped
-from eaglelab.engines.source.sglang import Captured, SGLangTarget, config_keys, target
-from eaglelab.engines.source.vllm import VLLMTarget, vllm_target
+from eaglelab.engines.source.target import Captured, Target
 
 PROBE_LAYERS = 24
 """N at which the code is asked for the words of the table: far from any special number of a setter."""
@@ -33,7 +33,7 @@ OWN = "engine"
 class SourceConvention(Convention):
     """What the engine's own functions do. `rule`, `last`, … are the table's words for what was measured by running them."""
 
-    target: SGLangTarget | VLLMTarget | None = field(default=None, repr=False, compare=False)
+    target: Target | None = field(default=None, repr=False, compare=False)
 
     def run(self, ids: Sequence[int] | None, num_layers: int) -> Captured:
         """The engine's setter and forward for these ids, as they are. Raises CannotTell."""
@@ -85,20 +85,23 @@ def source_convention(engine: Engine, architecture: str | None) -> Convention:
         return _measured(engine, architecture, source)
     except (CannotTell, RecursionError) as error:
         reason = "its expressions are nested too deeply" if isinstance(error, RecursionError) else error
-        if " has no set_" in str(reason) or "is registered as" in str(reason):
+        if " has no set_" in str(reason):
             note = f"{engine.title} captures nothing for {architecture}: {reason}. The start-up fails."
             family = table()["families"][engine.name]
             return Convention(engine, architecture, "none", USUAL_DEFAULT, note=note, read=source.where, family=family)
-        assumed = table_convention(replace(engine, source=None), architecture)
+        row = table_convention(replace(engine, source=None), architecture)
         why = f"{engine.title} ({source.where}) does not say by itself what it captures ({reason}): the table's rule is assumed."
-        return replace(assumed, engine=engine, assumptions=(why, *assumed.assumptions))
+        if not row.assumptions:  # the very version and class were read: asking a copy of it takes nothing away
+            why = why.replace("the table's rule is assumed", f"the table's row for this version is taken ({row.read})")
+            return replace(row, engine=engine, note=f"{row.note} {why}".strip())
+        return replace(row, engine=engine, assumptions=(why, *row.assumptions))
 
 
 def _measured(engine: Engine, architecture: str, source: Source) -> SourceConvention:
-    asked = (target if engine.name == "sglang" else vllm_target)(source, architecture)
+    asked = (sglang if engine.name == "sglang" else vllm).target(source, architecture)
     words = measure(asked)
     family, assumptions = dict(table()["families"][engine.name]), list(words.pop("assumptions"))
-    keys, uses_aux, where = config_keys(source) if engine.name == "sglang" else asked.config_keys()
+    keys, uses_aux, where = asked.config_keys()
     if keys:
         family |= {"keys": list(keys), "use_aux": uses_aux}
     else:
@@ -107,7 +110,7 @@ def _measured(engine: Engine, architecture: str, source: Source) -> SourceConven
     return SourceConvention(engine, architecture, read=read, family=family, assumptions=tuple(assumptions), target=asked, **words)
 
 
-def measure(asked: SGLangTarget | VLLMTarget) -> dict[str, Any]:
+def measure(asked: Target) -> dict[str, Any]:
     """The words of the table for what the code does: rule, default, last, embedding, negative, bug, and what had to be assumed.
 
     Raises CannotTell where the code cannot be followed.
@@ -127,7 +130,7 @@ def measure(asked: SGLangTarget | VLLMTarget) -> dict[str, Any]:
         "rule": rule,
         "default": tuple(_formula_of(asked, place) for place in range(len(default.numbers))),
         "last": _last(with_last, n),
-        "embedding": "raises" if with_zero is not None and with_zero.error else "captured",
+        "embedding": _embedding(with_zero),
         "negative": "wraps" if below is not None and n - 1 in below.boundaries else "missing",
         "bug": bug,
         "assumptions": tuple(dict.fromkeys(a for run in runs for a in run.assumptions)),
@@ -139,7 +142,7 @@ def measure(asked: SGLangTarget | VLLMTarget) -> dict[str, Any]:
     return words
 
 
-def _fits(asked: Any, rule: str, n: int) -> bool:
+def _fits(asked: Target, rule: str, n: int) -> bool:
     """Whether the setter maps id lists as a rule of the table does."""
     if rule == "fixed":
         return asked.setter_numbers([3, 9, 14], n) == asked.setter_numbers([1], n) == asked.setter_numbers(None, n)
@@ -155,7 +158,7 @@ def _fits(asked: Any, rule: str, n: int) -> bool:
     return True
 
 
-def _run_with(asked: Any, number: int, n: int) -> Captured | None:
+def _run_with(asked: Target, number: int, n: int) -> Captured | None:
     """A run in which one of the captured numbers is `number`; None where no ids give it."""
     for candidate in (number, number - 1, number + 1):
         for ids in ([4, candidate] if candidate > 4 else [candidate, 4], [candidate]):
@@ -175,7 +178,13 @@ def _last(run: Captured | None, n: int) -> str:
     return "captured" if n in run.boundaries else "error" if run.error else "missing"
 
 
-def _formula_of(asked: Any, place: int) -> str:
+def _embedding(run: Captured | None) -> str:
+    if run is None:
+        return "captured"
+    return "raises" if run.error else "captured" if 0 in run.boundaries else "missing"
+
+
+def _formula_of(asked: Target, place: int) -> str:
     """The default's place-th number as a formula in N, by its values for several N."""
     values = {n: asked.setter_numbers(None, n)[place] for n in (PROBE_LAYERS, PROBE_LAYERS + 7, 61)}
     for text in (

@@ -9,14 +9,17 @@ from typing import Any
 
 from packaging.version import Version
 
-from eaglelab.engines.conventions import USUAL_DEFAULT
+from eaglelab.engines.conventions import USUAL_DEFAULT, Engine
+from eaglelab.engines.source import sglang, vllm
 from eaglelab.engines.source.archive import open_source
+from eaglelab.engines.source.classes import Package
 from eaglelab.engines.source.convention import measure
 from eaglelab.engines.source.interpreter import CannotTell
-from eaglelab.engines.source.sglang import targets
+from eaglelab.engines.source.target import is_drafter
 
 USUAL = {"last": "missing", "embedding": "captured", "negative": "missing", "bug": None, "default": USUAL_DEFAULT, "note": ""}
 """Words of a row that need not be written."""
+TARGETS = {"sglang": sglang.SGLangTarget, "vllm": vllm.VLLMTarget}
 USUAL_ARCHITECTURE = "LlamaForCausalLM"
 """Its rows hold, and are said to be assumed, for an architecture that the table does not list."""
 
@@ -24,13 +27,24 @@ USUAL_ARCHITECTURE = "LlamaForCausalLM"
 def words_of(name: str, wheel: str) -> tuple[str, dict[str, dict[str, Any]]]:
     """(version, {architecture: the table's words for it}) of one wheel; where the code cannot be followed, {"cannot_tell": reason}."""
     source, found = open_source(name, wheel), {}
-    for architecture, asked in targets(source).items():
+    for architecture, asked in (sglang if name == "sglang" else vllm).targets(source).items():
         try:
             words = measure(asked)
             found[architecture] = {k: v for k, v in words.items() if v and USUAL.get(k, ()) != v} | {"read": asked.read}
         except CannotTell as reason:
             found[architecture] = {"cannot_tell": str(reason)}
     return source.version, found
+
+
+def without_setter(name: str, places: Iterable[str]) -> list[str]:
+    """Architectures that these versions register and none of them has a setter for: `no_capture` of the table. Drafters left out."""
+    registered, able = set(), set()
+    for place in places:
+        source = open_source(name, place)
+        classes = sglang.registered(source) if name == "sglang" else vllm.registered(Package(source))
+        registered |= {a for a in classes if not is_drafter(a)}
+        able |= {a for a, cls in classes.items() if cls is None or cls.find(TARGETS[name].SETTER) is not None}
+    return sorted(registered - able)
 
 
 def rows_of(by_version: Mapping[str, Mapping[str, Mapping[str, Any]]], name: str) -> list[dict[str, Any]]:
@@ -51,8 +65,8 @@ def rows_of(by_version: Mapping[str, Mapping[str, Mapping[str, Any]]], name: str
         version, span, words = json.loads(key)
         if USUAL_ARCHITECTURE in architectures:
             architectures = ["*", *architectures]
-        where = sorted({by_version[version].get(a, {}).get("read", "").removeprefix("srt/models/") for a in architectures} - {""})
-        read = f"SGLang {version}, own functions run: {', '.join(where) or 'no longer there'}"
+        where = sorted({by_version[version].get(a, {}).get("read", "").removeprefix(sglang.MODELS) for a in architectures} - {""})
+        read = f"{Engine(name, version).title}, own functions run: {', '.join(where) or 'no longer there'}"
         rows.append({"family": name, "architectures": architectures, **span, **words, "read": read})
     return rows
 

@@ -7,25 +7,28 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from eaglelab.engines.source.archive import Source
 from eaglelab.engines.source.classes import Class, Function, Package
-from eaglelab.engines.source.interpreter import UNKNOWN, CannotTell, Interpreter, Method, StandIn, Stopped
-from eaglelab.engines.source.sglang import IDS_KEY, Captured, Collector, _Forward, _reachable, _Run
+from eaglelab.engines.source.interpreter import UNKNOWN, CannotTell, Interpreter, Method, StandIn
+from eaglelab.engines.source.target import IDS_KEY, Collector, Forward, Run, Target, assignments, is_drafter
 
 REGISTRY = "model_executor/models/registry.py"
-SETTER, DEFAULT, HELD = "set_aux_hidden_state_layers", "get_eagle3_default_aux_hidden_state_layers", "aux_hidden_state_layers"
 OLDER = ("v1/worker/gpu_model_runner.py", "GPUModelRunner", "_get_eagle3_aux_layers_from_config")
 NEWER = ("v1/worker/gpu/spec_decode/eagle/eagle3_utils.py", None, "get_eagle3_aux_layers_from_config")
 """The two model runners' readers of the drafter's config: file, class, function."""
 
 
-class _Members(_Run):
+class _Members(Run):
     def member(self, owner: StandIn, name: str) -> Any:
         if owner.cls is not None and name == "get_language_model" and owner.cls.find(name):
             return _Language(owner)
-        return super().member(owner, name)
+        found = super().member(owner, name)
+        if found is UNKNOWN and owner.cls is not None and (inner := registered_inner(owner.cls, name)):
+            found = owner.set[name] = StandIn(inner)
+        return found
 
     def class_member(self, owner: StandIn, name: str, after: Class | None = None) -> Any:
         return None if name == "_cache_aux_pp_layout" else super().class_member(owner, name, after)
@@ -45,11 +48,28 @@ class _Language:
         self.owner = owner
 
 
-class _VLLMForward(_Members, _Forward):
+def registered_inner(cls: Class, name: str) -> Class | None:
+    """The class that `__init__` names for an inner model: `architectures=[…]` of the registry, or `model_class=…`."""
+    for owner in cls.order:
+        init = owner.own("__init__")
+        for value in assignments(init, name) if isinstance(init, ast.FunctionDef) else ():
+            for keyword in value.keywords if isinstance(value, ast.Call) else ():
+                names = keyword.value.elts if isinstance(keyword.value, ast.List) else []
+                if keyword.arg == "model_class":
+                    made = cls.package.named(owner.path, keyword.value, init)
+                elif keyword.arg == "architectures" and len(names) == 1 and isinstance(names[0], ast.Constant):
+                    made = registered(cls.package).get(names[0].value)
+                else:
+                    continue
+                return made if isinstance(made, Class) else None
+    return None
+
+
+class _VLLMForward(_Members, Forward):
     def add(self, left: Any, right: Any) -> Any:
         if isinstance(left, Collector) and isinstance(right, Collector):  # remote_aux + aux: there is no other rank
             return right if not left.taken else left
-        return _Forward.add(self, left, right)
+        return Forward.add(self, left, right)
 
     def call_other(self, function: Any, args: list, keywords: Mapping[str, Any], node: ast.Call) -> Any:
         if ast.unparse(node.func) == "islice" and len(args) == 3 and isinstance(args[0], list):
@@ -57,61 +77,23 @@ class _VLLMForward(_Members, _Forward):
         return super().call_other(function, args, keywords, node)
 
 
-class VLLMTarget:
-    """A target class of vLLM with the EAGLE-3 interface. Raises CannotTell where it has none, or is not there."""
+class VLLMTarget(Target):
+    """A target class of vLLM with the EAGLE-3 interface."""
 
-    def __init__(self, package: Package, cls: Class) -> None:
-        self.package, self.cls = package, cls
-        found = cls.find(SETTER)
-        if found is None:
-            raise CannotTell(f"{cls.name} ({cls.path}) has no {SETTER}")
-        self.setter = found
+    SETTER, HELD = "set_aux_hidden_state_layers", "aux_hidden_state_layers"
+    RUN, FORWARD = _Members, _VLLMForward
 
-    @property
-    def read(self) -> str:
-        return f"{self.setter[0].path}:{self.setter[1].lineno}"
-
-    def setter_numbers(self, ids: Sequence[int] | None, num_layers: int) -> list[int]:
-        """What the setter makes of the ids; of the target's default where none are given. Raises CannotTell and Stopped."""
-        return self._set(ids, num_layers)[1]
+    def default(self, run: Run, root: StandIn) -> Any:
+        ids = run.call(Method(root, *self.cls.find("get_eagle3_default_aux_hidden_state_layers")))
+        if not isinstance(ids, (list, tuple)):
+            raise CannotTell(f"{self.read}: the default layers cannot be told")
+        return ids
 
     def _set(self, ids: Sequence[int] | None, num_layers: int) -> tuple[StandIn, list[int]]:
-        root, run = StandIn(self.cls), _Members(num_layers, strict=True)
-        if not ids:
-            ids = run.call(Method(root, *self.cls.find(DEFAULT)))
-            if not isinstance(ids, (list, tuple)):
-                raise CannotTell(f"{self.read}: the default layers cannot be told")
-        run.call(Method(root, *self.setter), [tuple(ids)])
-        for owner in _reachable(root):
-            numbers = owner.set.get(HELD)
-            if isinstance(numbers, (list, tuple)) and all(isinstance(n, int) for n in numbers):
-                return owner, list(numbers)
-        raise CannotTell(f"{self.read}: it sets no {HELD} on a model that is known")
-
-    def run(self, ids: Sequence[int] | None, num_layers: int) -> Captured:
-        """Setter and forward for these ids. Raises CannotTell."""
-        try:
-            inner, numbers = self._set(ids, num_layers)
-        except Stopped as stop:
-            return Captured((), (), f"start-up: {stop}")
-        found = inner.cls.find("forward") if inner.cls else None
-        if found is None or not isinstance(found[1], ast.FunctionDef):
-            raise CannotTell(f"{self.read}: the forward of the model that captures cannot be found")
-        run, where, error, result = _VLLMForward(num_layers, inner, ""), f"{found[0].path}:{found[1].lineno}", "", None
-        try:
-            result = run.call(Method(inner, *found), [])
-        except Stopped as stop:
-            error = f"forward: {stop}"
-        if not error and run.depth_reached != num_layers:
-            raise CannotTell(f"{where}: {run.depth_reached} of {num_layers} layers could be followed")
-        filled = [c for c in run.collectors if c.taken]
-        if len(filled) > 1 or (filled and not error and not (isinstance(result, tuple) and filled[0] in result)):
-            raise CannotTell(f"{where}: what becomes of the captures cannot be told")
-        assumptions = tuple(dict.fromkeys(f"{where}, {a}." for a in run.assumptions))
-        return Captured(tuple(numbers), tuple(filled[0].taken) if filled else (), error, run.no_residual, assumptions)
+        return super()._set(ids or None, num_layers)  # an empty list counts as none
 
     def config_keys(self) -> tuple[tuple[str, ...], bool | None, str]:
-        """As sglang.config_keys: both runners' readers are run on small configs. A key that one of them passes over is still a key."""
+        """As `sglang.config_keys`: both runners' readers are run on small configs. A key that one of them passes over is still a key."""
         keys = reads(self.package, OLDER), reads(self.package, NEWER)
         both = [*dict.fromkeys([*(keys[0] or ()), *(keys[1] or ())])]
         return tuple(both), True if both else None, " and ".join(r[0] for r, k in zip((OLDER, NEWER), keys, strict=True) if k)
@@ -155,9 +137,10 @@ def run_reader(package: Package, reader: tuple[str, str | None, str], config: Ma
     raise CannotTell(f"{path}: what {name} returns cannot be told")
 
 
-def registered(package: Package) -> dict[str, tuple[str, str]]:
-    """Architectures of vLLM's registry by name: file and class."""
-    found: dict[str, tuple[str, str]] = {}
+@lru_cache(maxsize=4)
+def registered(package: Package) -> dict[str, Class | None]:
+    """Classes of vLLM's registry by architecture; None where the file does not hold the class."""
+    found: dict[str, Class | None] = {}
     for node in ast.walk(package.source.tree(REGISTRY) or ast.Module([], [])):
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
@@ -166,18 +149,24 @@ def registered(package: Package) -> dict[str, tuple[str, str]]:
                     dotted = words[0].removeprefix("vllm.") if words[0].startswith("vllm.") else f"model_executor.models.{words[0]}"
                     stem = dotted.replace(".", "/")
                     path = next((p for p in (f"{stem}.py", f"{stem}/__init__.py") if package.source.has(p)), None)
-                    if path is not None:
-                        found.setdefault(key.value, (path, words[1]))
+                    cls = package.resolve(path, words[1]) if path else None
+                    found.setdefault(key.value, cls if isinstance(cls, Class) else None)
     return found
 
 
-def vllm_target(source: Source, architecture: str) -> VLLMTarget:
+def targets(source: Source) -> dict[str, VLLMTarget]:
+    """Every architecture of the registry with the interface, by name; drafters left out."""
+    package = Package(source)
+    classes = {name: cls for name, cls in registered(package).items() if cls and not is_drafter(name)}
+    return {name: VLLMTarget(package, cls) for name, cls in classes.items() if cls.find(VLLMTarget.SETTER) is not None}
+
+
+def target(source: Source, architecture: str) -> VLLMTarget:
     """One architecture. Raises CannotTell where the registry has none of this name, or it has no setter."""
     package = Package(source)
-    place = registered(package).get(architecture)
-    if place is None:
+    if architecture not in registered(package):
         raise CannotTell(f"no model of {source.where} is registered as {architecture}")
-    cls = package.resolve(*place)
-    if not isinstance(cls, Class):
-        raise CannotTell(f"{place[0]} holds no class {place[1]}")
+    cls = registered(package)[architecture]
+    if cls is None:
+        raise CannotTell(f"the class that is registered as {architecture} cannot be found")
     return VLLMTarget(package, cls)
