@@ -158,7 +158,7 @@ def build_parser() -> argparse.ArgumentParser:
     samples(sub, 32)
     where(sub, drafters)
 
-    sub = command("wiring", cmd_wiring, "what an engine feeds with a drafter's config, and the ids for something else; exits 0 whatever that is")
+    sub = command("wiring", cmd_wiring, "what an engine feeds with a drafter's config (exits 0 whatever it is); ids for something else")
     sub.add_argument("config", type=Path, help="the drafter's config.json or its folder")
     sub.add_argument("--target", type=Path, required=True, metavar="CONFIG", help="the target's config.json or its folder (required)")
     text = "sglang==0.5.23, vllm, specforge, ...; sglang@PATH asks the code in a wheel, sdist or folder, sglang@installed this Python's (required)"

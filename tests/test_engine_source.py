@@ -367,6 +367,8 @@ def test_a_member_that_is_damaged_settles_nothing(tmp_path):
     data[start : start + 8] = b"damaged!"
     path.write_bytes(bytes(data))
     assert "(srt/models/toy.py cannot be read as Python)" in convention_for(f"sglang@{path}", "ToyForCausalLM").assumptions[0]
+    known = Engine("sglang", "0.5.23", str(path))  # a row of the table does not heal a damaged copy
+    assert "cannot be read as Python" in convention_for(known, LLAMA).assumptions[0]
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2, "encrypted", "unknown"])
@@ -574,6 +576,11 @@ def test_vllms_two_runners_read_different_keys():
         assert run_reader(package, runner, {KEY: [3, 1, 1]}) == (3, 1, 1)
         assert run_reader(package, runner, {"dflash_config": {"target_layer_ids": [1, 5]}}) == (2, 6)
         assert run_reader(package, runner, {KEY: []}) is None
+    for key, add in table()["families"]["vllm"]["newer_keys"].items():
+        *outer, name = key.split(".")
+        config = {outer[0]: {name: [3, 9]}} if outer else {name: [3, 9]}
+        assert run_reader(package, newer, config) == (3 + add, 9 + add)
+        assert run_reader(package, older, config) is None
 
 
 @pytest.mark.parametrize("engine", ["vllm==0.32.0", pytest.param(f"vllm@{VLLM}", marks=needs_vllm)])

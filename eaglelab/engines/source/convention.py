@@ -91,7 +91,7 @@ def source_convention(engine: Engine, architecture: str | None) -> Convention:
             return Convention(engine, architecture, "none", USUAL_DEFAULT, note=note, read=source.where, family=family)
         row = table_convention(replace(engine, source=None), architecture)
         why = f"{engine.title} ({source.where}) does not say by itself what it captures ({reason}): the table's rule is assumed."
-        if not row.assumptions:  # the very version and class were read: asking a copy of it takes nothing away
+        if not row.assumptions and "cannot be read" not in why:  # this version and class are known: asking its code takes nothing away
             why = why.replace("the table's rule is assumed", f"the table's row for this version is taken ({row.read})")
             return replace(row, engine=engine, note=f"{row.note} {why}".strip())
         return replace(row, engine=engine, assumptions=(why, *row.assumptions))
