@@ -239,6 +239,68 @@ def test_slots_that_are_switched_off():
     assert "the config describes 3 slots" in finding.title
 
 
+def test_a_switch_that_an_old_version_does_not_read():
+    """SGLang reads use_aux_hidden_state from 0.5.8 on; 0.5.3 builds fc for 3 slots and captures 3 whatever it says."""
+    off = {**QWEN3_DRAFTER, "eagle_config": {"use_aux_hidden_state": False, KEY: [1, 23, 44]}}
+    assert list(found(off, "sglang==0.5.3")) == ["flags"]
+    alone = found({**off, "eagle_config": {"use_aux_hidden_state": False}}, "sglang==0.5.3")["use_aux_hidden_state"]
+    assert alone.status == Status.FAIL
+    assert "0.5.8 or newer" in alone.next
+    wide = found({**QWEN3_DRAFTER, "target_hidden_size": 1024, "eagle_config": {"use_aux_hidden_state": False}}, "sglang==0.5.3")
+    assert wide["target_hidden_size"].numbers["fc_input"] == 3072
+
+
+def test_the_remedy_for_four_slots_is_a_version_that_reads_them():
+    """SGLang 0.5.11, llama_eagle3.py:138: fc is 3 slots wide, so num_aux_hidden_states = 4 changes nothing there."""
+    finding = found({**QWEN3_DRAFTER, "eagle_config": {KEY: [2, 9, 18, 28]}}, "sglang==0.5.9")["slots"]
+    assert finding.next == "Serve with SGLang 0.5.12 or newer."
+    assert "fc is built for 3 slots whatever the config says" in finding.evidence
+
+
+# -- versions and frameworks that nobody told -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["0.9.0", "0.10.0", "0.33.0"])
+def test_flags_of_a_version_that_nobody_read_are_not_known(version):
+    flags = {**QWEN3_DRAFTER, "norm_before_residual": True, "fc_norm": True}
+    for key in ("norm_before_residual", "fc_norm"):
+        finding = found(flags, f"vllm=={version}")[key]
+        assert finding.status == Status.CANNOT_TELL
+        assert "a version that was read (0.32.0)" in finding.next
+    assert list(found(flags, VLLM)) == ["flags"]
+
+
+def test_only_a_told_specforge_excuses_an_ignored_norm_output():
+    """R14: SGLang 0.5.9 goes on from the state before the norm, as SpecForge trains; the flat layout alone does not say SpecForge."""
+    config = {**QWEN3_DRAFTER, "norm_output": True}
+    finding = found(config, "sglang==0.5.9")["norm_output"]
+    assert finding.status == Status.CANNOT_TELL
+    assert "[training]" in finding.next
+    assert "norm_output" not in found(config, "sglang==0.5.9", training_framework="specforge")
+    assert found(config, "sglang==0.5.9", training_framework="modelopt")["norm_output"].status == Status.FAIL
+
+
+@pytest.mark.parametrize(("kind", "fails"), [("qwen3", False), ("llama", False), ("qwen3_moe", True), ("gpt_oss", True)])
+def test_speculators_layers_that_vllm_builds(kind, fails):
+    """vLLM 0.32.0, transformers_utils/configs/speculators/algos.py:37-43: everything but llama and qwen3 raises."""
+    config = {**SPECULATORS, "transformer_layer_config": {**SPECULATORS["transformer_layer_config"], "model_type": kind}}
+    assert ("model_type" in found(config, VLLM)) is fails
+
+
+def test_an_mla_drafter_without_a_rank_of_its_queries():
+    """SGLang 0.5.23, kimi_k25_eagle3.py:114-116 raises; vLLM 0.32.0, deepseek_eagle3.py:76 takes None."""
+    config = {**KIMI_DRAFTER, "q_lora_rank": None}
+    assert found(config, SGLANG, KIMI_TARGET)["q_lora_rank"].status == Status.FAIL
+    assert "q_lora_rank" not in found(config, VLLM, KIMI_TARGET)
+    assert "q_lora_rank" not in found(KIMI_DRAFTER, SGLANG, KIMI_TARGET)
+
+
+def test_classes_are_named_by_the_version():
+    finding = found(KIMI_DRAFTER, "sglang==0.5.5", KIMI_TARGET)["architecture"]
+    assert finding.evidence.endswith("as far as it was read: LlamaForCausalLMEagle3.")
+    assert finding.next == "Serve with SGLang 0.5.12 or newer."
+
+
 # -- R22, R23, R102: widths --------------------------------------------------------------------------------------------------
 
 
@@ -272,6 +334,8 @@ def test_heads_that_the_config_describes_wrongly():
     tied = found({**QWEN3_DRAFTER, "tie_word_embeddings": True})["tie_word_embeddings"]
     assert tied.status == Status.FAIL
     assert "drops the file's lm_head" in tied.title
+    text = found({**QWEN3_DRAFTER, "tie_word_embeddings": "false"})["tie_word_embeddings"]
+    assert "A text that is not empty counts as true" in text.evidence
     full = {**QWEN3_DRAFTER, "tie_word_embeddings": True, "draft_vocab_size": 151936}
     assert "tie_word_embeddings" not in found(full)
 
@@ -295,6 +359,45 @@ def test_r04_r05_eagle_for_an_eagle3_drafter(said):
     finding = found(QWEN3_DRAFTER, SGLANG, None, SERVE.replace("EAGLE3", said))["algorithm"]
     assert finding.status == Status.FAIL
     assert "accept length is then about 1.00" in finding.evidence
+
+
+def test_eagle_where_the_widths_differ_stops():
+    line = SERVE.replace("EAGLE3", "EAGLE")
+    finding = found({**QWEN3_DRAFTER, "hidden_size": 1024, "target_hidden_size": 2048}, SGLANG, None, line)["algorithm"]
+    assert "2048 wide, which its fc of 3 slots cannot multiply" in finding.evidence
+    assert "1.00" not in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("engine", "line", "says"),
+    [
+        (SGLANG, "python -m sglang.launch_server --model-path t", "without speculation"),
+        (SGLANG, SERVE.replace("EAGLE3", "STANDALONE"), "with STANDALONE, not EAGLE3"),
+        (VLLM, "vllm serve t", "without speculation"),
+        (VLLM, "vllm serve t --spec-method ngram --spec-tokens 3", "as method ngram"),
+        (VLLM, "vllm serve t --spec-method EAGLE3 --spec-model d", "as method EAGLE3"),
+        (SGLANG, SERVE.replace("EAGLE3", "eagle3"), None),  # SGLang takes capitals of it
+        (SGLANG, 'sglang serve t "$@"', None),  # nobody knows
+        (SGLANG, "sglang serve t --config s.yaml", None),
+    ],
+)
+def test_a_line_that_starts_no_eagle3(engine, line, says):
+    finding = found(QWEN3_DRAFTER, engine, None, line).get("algorithm")
+    assert (finding is None) is (says is None)
+    if says:
+        assert finding.status == Status.FAIL
+        assert says in finding.title
+    if "--config" in line:
+        assert "the flags in s.yaml (--config) are not read" in found(QWEN3_DRAFTER, engine, None, line)["launch"].title
+
+
+@pytest.mark.parametrize(("chain", "in_force"), [((2, 1, 2), 3), ((1, 1, 16), 2), ((2, 1, 3), None), ((5, 4, 8), None)])
+def test_r66_a_chain_verifies_one_token_more_than_its_steps(chain, in_force):
+    flags = zip(("num-steps", "eagle-topk", "num-draft-tokens"), chain, strict=True)
+    finding = found(QWEN3_DRAFTER, SGLANG, None, SERVE + "".join(f" --speculative-{k} {v}" for k, v in flags)).get("draft_tokens")
+    assert (finding is None) is (in_force is None)
+    if finding:
+        assert (finding.status, finding.numbers) == (Status.CANNOT_TELL, {"asked": chain[2], "in_force": in_force})
 
 
 @pytest.mark.parametrize(
@@ -342,6 +445,8 @@ def test_r82_pipeline_stages_hide_layers():
     finding = found(QWEN3_DRAFTER, SGLANG, None, SERVE + " --pp-size 2")["pipeline"]  # default boundaries 2, 24, 45 of 48
     assert (finding.status, finding.numbers["asked"], finding.numbers["first_layer_of_last_stage"]) == (Status.FAIL, [2, 24, 45], 24)
     assert "boundaries [2] lie" in finding.title
+    rest = found(QWEN3_DRAFTER, SGLANG, None, SERVE + " --pp-size 5")["pipeline"]  # 9 9 10 10 10: the last ones take the rest
+    assert rest.numbers["first_layer_of_last_stage"] == 38
     late = {**QWEN3_DRAFTER, "eagle_config": {KEY: [30, 40, 44]}}
     assert "pipeline" not in found(late, SGLANG, None, SERVE + " --pp-size 2")
     assert "pipeline" not in found(QWEN3_DRAFTER, SGLANG, None, SERVE + " --tp-size 2")
@@ -397,7 +502,8 @@ def test_a_rope_theta_that_is_not_handed_on():
     assert finding.numbers["position"] == math.ceil(0.1 / largest)
     assert "the default" in finding.title
     stated = found({**QWEN3_DRAFTER, "rope_theta": 10000.0})["rope"]
-    assert stated.status == Status.PASS  # said, and right where it was trained so
+    assert stated.status == Status.CANNOT_TELL  # said, and right only where it was trained so
+    assert "samples longer than 1 tokens" not in stated.next
 
 
 def test_r95_yarn_replaced_by_llama3():

@@ -21,11 +21,19 @@ def table() -> dict[str, Any]:
 
 
 def support(engine: Engine, layer_type: str, flag: str) -> tuple[str | None, dict[str, str]]:
-    """(`honoured`, `ignored`, `unknown` between two versions read or None where nothing is known, the table's row)."""
-    for row in table()["flags"]:
-        if row["family"] == engine.name and row["flag"] == flag and row["drafter"] in (layer_type, "*"):
-            return {True: row["support"], False: "ignored", None: "unknown"}[holds(engine, row)], row
-    return None, {}
+    """(`honoured`, `ignored`, `unknown` for a version that nobody read or None where no row says anything, the table's row)."""
+    rows = (r for r in table()["flags"] if r["family"] == engine.name and r["flag"] == flag and r["drafter"] in (layer_type, "*"))
+    row = next(rows, {})
+    if not was_read(engine):
+        first, last = table()["flags_read"][engine.name]
+        return "unknown", {"read": f"The drafter classes were read from {first} to {last}", **row}
+    return ({True: row["support"], False: "ignored", None: "unknown"}[holds(engine, row)] if row else None), row
+
+
+def was_read(engine: Engine) -> bool:
+    """Whether the version lies in the span whose drafter classes were read. True where it is not given: the newest is assumed."""
+    span = table()["flags_read"].get(engine.name)
+    return engine.version is None or span is None or Version(span[0]) <= Version(engine.version) <= Version(span[1])
 
 
 def limit(engine: Engine, what: str, layer_type: str = "*") -> dict[str, str] | None:

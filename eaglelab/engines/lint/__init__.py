@@ -20,10 +20,12 @@ from eaglelab.findings import Finding, Status, by_severity
 CHECKS = (
     line.launch,
     line.algorithm,
+    line.draft_tokens,
     line.quantisation,
     line.parallel,
     flags.architecture,
     flags.target,
+    flags.layer_types,
     flags.flags,
     flags.missing_residual,
     flags.norm_output,

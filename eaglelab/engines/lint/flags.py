@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eaglelab.drafter.config import first_architecture
-from eaglelab.engines.capabilities import holds, limit, table
+from eaglelab.engines.capabilities import holds, limit, table, was_read
 from eaglelab.engines.lint.subject import Subject
 from eaglelab.findings import Finding, Status
 
 
 def architecture(s: Subject) -> Iterator[Finding]:
     name, known = first_architecture(s.config), table()["drafters"].get(s.engine.name, {})
-    loads = holds(s.engine, known[name]) if name in known else False
+    loads = holds(s.engine, known[name]) if name in known else False if was_read(s.engine) else None
+    here = [other for other, row in known.items() if holds(s.engine, row)]
+    since = known.get(name, {}).get("since")
     if loads or (s.engine.name == "vllm" and "speculators_model_type" in s.config):
         return
     yield Finding(
@@ -20,8 +22,10 @@ def architecture(s: Subject) -> Iterator[Finding]:
         title=f"{s.title} has no EAGLE-3 drafter class named {name}" if name else "The drafter's config names no architecture",
         status=Status.CANNOT_TELL if loads is None else Status.FAIL,
         claim=f"architectures = {s.config.get('architectures')!r}",
-        evidence=f"Names loaded as EAGLE-3 drafters by the versions that were read: {', '.join(known)}.",
-        next="Serve it with vLLM, which reads the speculators layout. Or convert it: a flat config with LlamaForCausalLMEagle3 and ids "
+        evidence=f"Names loaded as EAGLE-3 drafters in this version, as far as it was read: {', '.join(here)}.",
+        next=f"Serve with {s.convention.family['title']} {since} or newer."
+        if since
+        else "Serve it with vLLM, which reads the speculators layout. Or convert it: a flat config with LlamaForCausalLMEagle3 and ids "
         "under eagle_config, possible only where norm_before_residual is false and the draft layer is of the Llama type."
         if s.engine.name == "sglang" and s.drafter.family == "speculators"
         else "For a Llama-type draft layer write LlamaForCausalLMEagle3 into architectures, and check the names of the tensors."
@@ -43,6 +47,30 @@ def target(s: Subject) -> Iterator[Finding]:
         evidence=f"{s.convention.read}. {row['text']} ({row['read']}).",
         next="Serve with another engine or version that captures layers of this target.",
     )
+
+
+def layer_types(s: Subject) -> Iterator[Finding]:
+    """Draft layers that the engine's class has no code for: an MLA layer without q_lora_rank, a speculators layer of another type."""
+    row = limit(s.engine, "q_lora_rank_null", s.drafter.layer_type)
+    if row and s.drafter.latent is not None and s.drafter.latent.q_rank is None:
+        yield Finding(
+            id="config.q_lora_rank",
+            title=f"{s.title} has no MLA draft layer without q_lora_rank: it stops at start-up",
+            status=Status.FAIL,
+            claim=f"q_lora_rank = {s.layer.get('q_lora_rank')!r} in the drafter's config",
+            evidence=f"{row['text']} ({row['read']}).",
+            next="Serve with vLLM, or train the drafter with a q_lora_rank.",
+        )
+    row, kind = limit(s.engine, "speculators_types"), s.layer.get("model_type", "llama")
+    if row and s.speculators and kind not in row["names"]:
+        yield Finding(
+            id="config.model_type",
+            title=f"{s.title} builds no speculators drafter whose layer is a {kind}: it stops at start-up",
+            status=Status.FAIL if was_read(s.engine) else Status.CANNOT_TELL,
+            claim=f"model_type = {kind!r} in transformer_layer_config",
+            evidence=f"{row['text']}; {' and '.join(row['names'])} are built ({row['read']}).",
+            next="Write the model_type that the layer's tensors are of (llama, or qwen3 with q_norm and k_norm), where it is one of them.",
+        )
 
 
 UNREAD = {
@@ -71,22 +99,39 @@ def flags(s: Subject) -> Iterator[Finding]:
     given["further_norm"] = given["num_hidden_layers"] and s.support("num_hidden_layers")[0] == "honoured"
     given["attention_bias"] = s.drafter.attention_bias and s.biased
     given["use_aux_norm"] = bool(s.config.get("use_aux_norm")) and not s.config.get("fc_norm")
-    given["norm_output"] = bool(s.config.get("norm_output")) and s.framework.name != "specforge"  # whose meaning is another one
+    specforge = s.framework.name == "specforge"  # whose norm_output has another meaning
+    given["norm_output"] = bool(s.config.get("norm_output")) and not (specforge and s.framework.told)
     family = s.convention.family["title"]
     for flag, effect in UNREAD.items():
         answer, row = s.support(flag)
         if not given[flag] or answer in (None, "honoured"):
             continue
         unknown, since = answer == "unknown", row.get("since")
+        guessed = flag == "norm_output" and specforge and not unknown
         key = {"further_norm": "num_hidden_layers", "fc_bias": "bias"}.get(flag, flag)
         yield Finding(
             id=f"config.{flag}",
-            title=f"It is not known whether {s.title} reads {flag}" if unknown else f"{s.title} ignores {SAID.get(flag, flag)}: {effect}",
-            status=Status.CANNOT_TELL if unknown else Status.FAIL,
+            title=f"It is not known whether {s.title} reads {flag}"
+            if unknown
+            else f"{s.title} ignores {SAID.get(flag, flag)}: {effect}" + (", unless SpecForge trained it" if guessed else ""),
+            status=Status.CANNOT_TELL if unknown or guessed else Status.FAIL,
             claim=f"{key} = {s.config.get(key, given[flag])!r} in the drafter's config",
             evidence=row["read"] + (f"; {family} honours it from {since} on." if since else "."),
-            next=f"Serve with {family} {since} or newer." if since else "Serve with an engine that honours it, or train without it.",
+            next=(
+                "Name what trained the drafter under [training] in case.toml: SpecForge always does as this engine does. "
+                if guessed
+                else ""
+            )
+            + _remedy(s, since),
         )
+
+
+def _remedy(s: Subject, since: str | None) -> str:
+    if since:
+        return f"Serve with {s.convention.family['title']} {since} or newer."
+    if not was_read(s.engine):
+        return f"Look for the key in this version's drafter class, or serve with a version that was read ({table()['flags_read'][s.engine.name][1]})."
+    return "Serve with an engine that honours it, or train without it."
 
 
 def missing_residual(s: Subject) -> Iterator[Finding]:
@@ -107,7 +152,8 @@ def norm_output(s: Subject) -> Iterator[Finding]:
     stated = s.config.get("norm_output")
     if stated is None or s.framework.name != "specforge":
         return
-    if stated and s.support("norm_output")[0] == "ignored":
+    answer = s.support("norm_output")[0]
+    if stated and (answer == "ignored" or (answer == "unknown" and not s.framework.told)):
         return  # an engine that does not know the flag does what SpecForge trained: norm before lm_head, recurrence before the norm
     effect = (
         f"{s.title} takes it as 'the next draft step starts from the normed state'; SpecForge always goes on from the one before the norm."

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from eaglelab.drafter.config import IDS_KEY, written_ids
-from eaglelab.engines.capabilities import fc_slots
+from eaglelab.engines.capabilities import fc_slots, holds, limit
 from eaglelab.engines.config_ids import config_ids, ignored_ids, read_keys, uses_aux_hidden_states
 from eaglelab.engines.conventions import check_ids, convention_for
 from eaglelab.engines.lint.subject import Subject
@@ -64,7 +64,7 @@ def ids_by_runner(s: Subject) -> Iterator[Finding]:
 
 def slots(s: Subject) -> Iterator[Finding]:
     """Slots that the engine captures against those that it builds fc for."""
-    off = not uses_aux_hidden_states(s.config)
+    off = not uses_aux_hidden_states(s.config, s.convention)
     described = fc_slots(s.engine, s.drafter.layer_type, s.config)
     ids, key, _ = config_ids(s.config, s.convention)
     if off:
@@ -82,6 +82,17 @@ def slots(s: Subject) -> Iterator[Finding]:
         )
         return
     captured = len(ids) if ids is not None else 3
+    if not uses_aux_hidden_states(s.config) and s.drafter.num_slots == 1 and not written_ids(s.config):
+        yield Finding(
+            id="config.use_aux_hidden_state",
+            title=f"{s.title} does not read use_aux_hidden_state = false: it captures {captured} slots and builds fc for {described}",
+            status=Status.FAIL,
+            claim="eagle_config.use_aux_hidden_state = false and no layer ids: a drafter of the last state alone",
+            evidence=f"{s.convention.family['title']} reads the key from {s.convention.family.get('use_aux_since')} on.",
+            next=f"Serve with {s.convention.family['title']} {s.convention.family.get('use_aux_since')} or newer.",
+        )
+        return
+    fixed = s.sglang and s.drafter.layer_type != "mla" and holds(s.engine, row := limit(s.engine, "fc_of_three")) is not True
     if captured == described or s.convention.rule == "none":
         return
     yield Finding(
@@ -92,11 +103,12 @@ def slots(s: Subject) -> Iterator[Finding]:
         f"{s.config.get('num_aux_hidden_states')!r}",
         evidence="fc's width is num_aux_hidden_states, else the number of ids in eagle_config, else 3; ids at the top level do not count "
         "(of a speculators config only transformer_layer_config counts)."
-        if not (s.sglang and described == 3 and s.drafter.layer_type != "mla" and s.drafter.num_slots != 3)
-        else "This version builds fc for 3 slots whatever the config says (up to 0.5.11, llama_eagle3.py:138), or the ids stand where it "
-        "does not look.",
+        if not fixed
+        else f"{row['text']} up to {row['after']} ({row['read']}).",
         numbers={"captured": captured, "fc": described},
-        next=f"Write num_aux_hidden_states = {captured} {'into transformer_layer_config' if s.speculators else 'at the top level'}, where "
+        next=f"Serve with {s.convention.family['title']} {row['since']} or newer."
+        if fixed and captured == s.drafter.num_slots
+        else f"Write num_aux_hidden_states = {captured} {'into transformer_layer_config' if s.speculators else 'at the top level'}, where "
         "the drafter was trained on as many slots; `eaglelab wiring … --write` does."
         if captured == s.drafter.num_slots
         else "Write the ids of the slots that the drafter was trained on where the engine looks: `eaglelab wiring … --write`.",

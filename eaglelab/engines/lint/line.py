@@ -8,7 +8,8 @@ from typing import Any
 from eaglelab.drafter.config import first_architecture
 from eaglelab.engines.capabilities import holds, limit
 from eaglelab.engines.config_ids import config_ids
-from eaglelab.engines.lint.subject import Subject
+from eaglelab.engines.lint.subject import Subject, whole
+from eaglelab.engines.shell import Raw
 from eaglelab.findings import Finding, Status
 
 
@@ -27,21 +28,59 @@ def launch(s: Subject) -> Iterator[Finding]:
 
 
 def algorithm(s: Subject) -> Iterator[Finding]:
-    """EAGLE where EAGLE3 is meant: no slots are captured (reports of accept lengths of exactly 1.00)."""
-    if s.launch is None or s.launch.engine not in (None, s.engine.name):
+    """EAGLE where EAGLE3 is meant: no slots are captured (reports of accept lengths of exactly 1.00). Or no EAGLE-3 at all."""
+    if s.launch is None or s.launch.engine != s.engine.name:
         return
-    if s.sglang and (s.launch.algorithm or "").upper() in ("EAGLE", "NEXTN"):
+    open_ended = s.launch.problems or any(isinstance(word, Raw) for word in s.launch.arguments)
+    said = (s.launch.algorithm or "").upper() if s.sglang else s.launch.settings.get("method")
+    if s.launch.settings and not s.sglang:
+        yield from _vllm_method(s, s.launch.settings)
+    elif s.sglang and said in ("EAGLE", "NEXTN"):
+        width = whole(s.target_text, "hidden_size")
+        fits = width in (None, s.drafter.hidden_size)
+        effect = "fc is passed over without an error. The accept length is then about 1.00."
         yield Finding(
             id="config.algorithm",
-            title=f"The launch line says {s.launch.algorithm}, the drafter is an EAGLE-3 drafter: no slots are captured and fc is skipped",
+            title=f"The launch line says {s.launch.algorithm}, the drafter is an EAGLE-3 drafter: no slots are captured"
+            + (" and fc is skipped" if fits else ""),
             status=Status.FAIL,
             claim=f"--speculative-algorithm {s.launch.algorithm}",
-            evidence="SGLang captures layers only for EAGLE3; with EAGLE the drafter is handed one state of its own width and fc is passed "
-            "over without an error. The accept length is then about 1.00.",
+            evidence="SGLang captures layers only for EAGLE3; with EAGLE the drafter is handed the target's last state alone: "
+            + (effect if fits else f"{width} wide, which its fc of {s.drafter.num_slots} slots cannot multiply."),
             next="Start the server with --speculative-algorithm EAGLE3.",
         )
-    if s.engine.name == "vllm" and s.launch.settings:
-        yield from _vllm_method(s, s.launch.settings)
+    elif (s.sglang and said != "EAGLE3" and (said or not open_ended)) or not (s.sglang or s.speculators or open_ended):
+        given = s.launch.given.get("speculative_algorithm", s.launch.given.get("speculative_algo"))
+        flag = "--speculative-algorithm EAGLE3" if s.sglang else 'a --speculative-config with "method": "eagle3"'
+        yield Finding(
+            id="config.algorithm",
+            title=f"The launch line starts {s.title} "
+            + (f"with {given}, not EAGLE3" if given else "without speculation")
+            + ": the drafter is not used as an EAGLE-3 drafter",
+            status=Status.FAIL,
+            claim=f"speculative flags on the line: {[name for name in s.launch.given if name.startswith('spec')] or 'none'}",
+            evidence="Without the algorithm's name no drafter is loaded, and with another one no layers are captured for it.",
+            next=f"Start the server with {flag}.",
+        )
+
+
+def draft_tokens(s: Subject) -> Iterator[Finding]:
+    """A chain (top-k 1) verifies steps + 1 tokens, whatever the line asks for."""
+    if s.launch is None or not s.sglang or s.launch.eagle_topk != 1:
+        return
+    steps, asked = s.launch.num_steps, s.launch.num_draft_tokens
+    if steps is not None and asked is not None and asked != steps + 1:
+        yield Finding(
+            id="config.draft_tokens",
+            title=f"{s.title} verifies {steps + 1} tokens a pass, not the {asked} of the launch line: with top-k 1 the steps decide",
+            status=Status.CANNOT_TELL,
+            claim=f"--speculative-num-steps {steps} --speculative-eagle-topk 1 --speculative-num-draft-tokens {asked}",
+            evidence="With top-k 1 the draft tokens are set to steps + 1, with a warning in the log alone (SGLang wheels 0.5.3 to 0.5.23; "
+            "0.5.23, arg_groups/speculative_hook.py:1255-1265).",
+            numbers={"asked": asked, "in_force": steps + 1},
+            next=f"Say which was meant: --speculative-num-draft-tokens {steps + 1}"
+            + (f", or --speculative-num-steps {asked - 1}." if asked > 1 else "."),
+        )
 
 
 def _vllm_method(s: Subject, settings: Mapping[str, Any]) -> Iterator[Finding]:
@@ -50,22 +89,31 @@ def _vllm_method(s: Subject, settings: Mapping[str, Any]) -> Iterator[Finding]:
     guessed = method is None
     if guessed:
         method = "eagle" if "eagle-" in path.lower() else "eagle3" if "eagle3" in path.lower() else "draft_model"
-    if method not in ("eagle", "draft_model"):
+    if method == "eagle3":
         return
     effect = {
         "eagle": "it then hands the drafter the target's last state alone and captures no slots"
         if s.speculators
         else f"it then looks for a class Eagle{first_architecture(s.config)}, which it does not have, and stops",
         "draft_model": "it then takes the drafter for a whole language model of its own",
-    }[method]
-    why = f"no method is given and the path {path!r} names none" if guessed else "the launch line says so"
+    }.get(str(method), "it then drafts in another way, or stops where it knows no such method")
+    why = (
+        f"no method is given and the path {path!r} names {'eagle' if method == 'eagle' else 'none'}"
+        if guessed
+        else "the launch line says so"
+    )
     yield Finding(
         id="config.algorithm",
         title=f"{s.title} takes the drafter as method {method}, it is an EAGLE-3 drafter: {effect}",
         status=Status.FAIL,
         claim=f"method = {settings.get('method')!r}, model = {path!r}",
-        evidence=f"{why[0].upper()}{why[1:]}: vLLM looks for 'eagle-', then for 'eagle3', in the path's small letters "
-        "(config/speculative.py:1327-1337), and captures layers for eagle3 alone (v1/worker/gpu_model_runner.py:640).",
+        evidence=f"{why[0].upper()}{why[1:]}: "
+        + (
+            "vLLM looks for 'eagle-', then for 'eagle3', in the path's small letters (config/speculative.py:1327-1337), and "
+            if guessed
+            else "vLLM "
+        )
+        + "captures layers for eagle3 alone, in small letters (v1/worker/gpu_model_runner.py:640).",
         next='Write "method": "eagle3" into --speculative-config.',
     )
 
@@ -100,8 +148,8 @@ def parallel(s: Subject) -> Iterator[Finding]:
     if stages is not None and stages > 1 and s.target is not None:
         fed = [b for b in s.convention.feed(config_ids(s.config, s.convention).ids, s.target.num_layers).boundaries if isinstance(b, int)]
         layers = s.target.num_layers
-        first = layers - layers // stages  # the last stage holds at least this many layers, whatever the split rounds to
-        early = [b for b in fed if b < first - 1]
+        first = layers - layers // stages - (layers % stages > 0)  # a rest goes to the last stages (distributed/utils.py get_pp_indices)
+        early = [b for b in fed if b < first]
         if early:
             yield Finding(
                 id="config.pipeline",
@@ -109,7 +157,7 @@ def parallel(s: Subject) -> Iterator[Finding]:
                 status=Status.FAIL,
                 claim=f"--pp-size {stages}; the config asks for boundaries {fed} of {layers} layers",
                 evidence="The setter of the target returns at once on every rank but the last (SGLang 0.5.23, models/llama.py:930); the last "
-                f"stage begins at about layer {first}.",
+                f"stage begins at layer {first}.",
                 numbers={"stages": stages, "asked": fed, "first_layer_of_last_stage": first},
                 next="Serve with tensor parallelism alone (--pp-size 1).",
             )

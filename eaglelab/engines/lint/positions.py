@@ -66,7 +66,7 @@ def reach(config: Mapping[str, Any]) -> int | None:
 
 
 def rope(s: Subject) -> Iterator[Finding]:
-    """The drafter's rotation against the target's, in numbers. A drafter may have its own; left out or of another kind it is a slip."""
+    """The drafter's rotation against the target's, in numbers. A drafter may have its own: only its trainer knows."""
     theirs = s.target_text
     if not any(theirs.get(key) is not None for key in ("rope_theta", "rope_parameters", "rope_scaling")):
         return
@@ -83,19 +83,17 @@ def rope(s: Subject) -> Iterator[Finding]:
         return
     ours = normalise_rope(s.layer)
     stated = "rope_theta" in s.layer or "rope_theta" in (s.layer.get("rope_parameters") or {})
-    kinds = {own.kind, target.kind} - {"default"}
-    slip = not stated or (len(kinds) == 2)
     what = f"theta {ours['rope_theta']:g}, {own.kind}" + ("" if stated else " (no rope_theta in its config: the default)")
     yield Finding(
         id="config.rope",
         title=f"The drafter rotates its positions otherwise than the target, by more than 0.1 radian from position {position} on: "
         f"{what} instead of theta {target.theta:g}, {target.kind}",
-        status=Status.CANNOT_TELL if slip else Status.PASS,
+        status=Status.CANNOT_TELL,
         claim=f"{s.title} rotates by the drafter's own config.",
         evidence=f"Frequencies of the {own.width // 2} pairs of channels compared; the largest difference is {own.largest(target):.3g} radian a "
         "position. The rope is right where the drafter was trained with it: a target's rope is not handed on.",
         numbers={"drafter": own.summary, "target": target.summary, "position": position, "largest": own.largest(target)},
-        next=f"Replay on samples longer than {position} tokens: where acceptance falls with position write the trainer's rope into the config."
-        if slip
-        else "",
+        next="Write the rope that the drafter was trained with into the config that is served. Where nobody knows it, replay with both"
+        + (f" on samples longer than {position} tokens" if position > 1 else "")
+        + ": with the wrong one acceptance falls with position.",
     )

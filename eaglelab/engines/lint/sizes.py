@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from eaglelab.engines.capabilities import limit
+from eaglelab.engines.capabilities import fc_slots, limit
+from eaglelab.engines.config_ids import uses_aux_hidden_states
 from eaglelab.engines.lint.subject import Subject, whole
 from eaglelab.engines.loading import consequence
 from eaglelab.findings import Finding, Status
@@ -25,7 +26,8 @@ def widths(s: Subject) -> Iterator[Finding]:
         )
     width, fed = s.drafter.target_hidden_size, whole(s.target_text, "hidden_size")
     if fed is not None and fed != width:
-        slots = s.drafter.num_slots
+        captures = uses_aux_hidden_states(s.config, s.convention)
+        slots = fc_slots(s.engine, s.drafter.layer_type, s.config) if captures else s.drafter.num_slots
         yield Finding(
             id="config.target_hidden_size",
             title=f"fc takes slots of {width}, the target's states are {fed} wide: {s.title} cannot multiply them",
@@ -69,9 +71,10 @@ def head(s: Subject) -> Iterator[Finding]:
     unsure = found.effect == "silent" and not tied
     yield Finding(
         id=f"config.{key}",
-        title=f"{key} is {config.get(key, 'not in the config')}: {found.engine} {found.text}",
+        title=f"{key} is {repr(config[key]) if key in config else 'not in the config'}: {found.engine} {found.text}",
         status=Status.CANNOT_TELL if unsure else Status.FAIL,
         claim=f"{key} = {config.get(key)!r}, draft_vocab_size = {config.get('draft_vocab_size')!r} of {s.drafter.vocab_size}",
-        evidence=f"Read in {found.read}.",
+        evidence=f"Read in {found.read}."
+        + (" A text that is not empty counts as true, whatever it says." if tied and isinstance(config.get(key), str) else ""),
         next=f"Write {key} = {value} into the config that is served.",
     )
