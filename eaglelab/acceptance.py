@@ -178,11 +178,6 @@ def accept_length_from_accepted(accepted: int, verify_steps: int) -> float | Non
     return None if verify_steps == 0 else 1.0 + accepted / verify_steps
 
 
-def accept_length_from_histogram(histogram: Sequence[int]) -> float | None:
-    """SGLang's `spec_correct_drafts_histogram`: entry i counts the verify passes that accepted i drafted tokens."""
-    return accept_length_from_accepted(sum(i * n for i, n in enumerate(histogram)), sum(histogram))
-
-
 def accept_length_from_sglang_rate(rate: float, num_draft_tokens: int, *, since_april_2026: bool) -> float:
     """SGLang's `accept rate`. Until April 2026 it was accept length / draft tokens; since then (PR 23530) it is
     accepted / proposed = (accept length - 1) / (draft tokens - 1)."""

@@ -8,11 +8,11 @@ from eaglelab.acceptance import (
     accept_length_from_accepted,
     accept_length_from_conditional,
     accept_length_from_draft_rate,
-    accept_length_from_histogram,
     accept_length_from_joint,
     accept_length_from_sglang_rate,
     ratio_interval,
 )
+from eaglelab.served.counts import ServedCounts
 
 
 def test_rates_of_a_hand_made_table():
@@ -69,14 +69,9 @@ def test_sglang_rate_changed_in_april_2026():
 def test_vllms_draft_rate():
     # mostlygeek/llama-swap issue 1032, an answer of vLLM's: 10 of 129 drafted tokens accepted in 43 passes of 3, mean acceptance length 1.2326.
     assert accept_length_from_draft_rate(10 / 129, 3) == pytest.approx(1.2325581395348837)
-    assert accept_length_from_histogram([39, 1, 0, 3]) == pytest.approx(1.2325581395348837)
+    assert ServedCounts.from_histogram([39, 1, 0, 3]).accept_length == pytest.approx(1.2325581395348837)
     with pytest.raises(ValueError, match="at least 1, got 0"):
         accept_length_from_draft_rate(0.5, 0)
-
-
-def test_histogram():
-    assert accept_length_from_histogram([2, 1, 1]) == 1 + (0 * 2 + 1 * 1 + 2 * 1) / 4
-    assert accept_length_from_histogram([]) is None
 
 
 def test_ratio_interval_is_students_on_equal_samples():

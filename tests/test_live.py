@@ -492,6 +492,40 @@ def test_other_steps_or_another_engine_do_not_go_on_with_the_file(tmp_path):
         record(connect(server.url, **FAST), PROMPTS, file)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("speculative_draft_model_path", "/m/other", r"drafter \(speculative_draft_model_path\) .*, now /m/other"),
+        ("speculative_draft_model_path", None, r"drafter .*, now None"),
+        ("model_path", "/m/other", r"target \(model_path\) .*, now /m/other"),
+        ("dtype", "float16", "dtype .*, now float16"),
+        ("launch_command", "--model-path a --tp 2", "command .*--tp 1, now .*--tp 2"),
+    ],
+)
+def test_another_server_does_not_go_on_with_the_file(tmp_path, key, value, said):
+    file = tmp_path / "r.jsonl"
+    with ContractServer("sglang") as server:
+        told = server.info() | {"dtype": "bfloat16", "launch_command": "--model-path a --port 1 --tp 1"}
+        server.info = lambda: told
+        record(connect(server.url, **FAST), PROMPTS[:2], file)
+        server.info = lambda: told | {"launch_command": "--model-path a --port 2 --tp 1"}  # the same server at another port
+        record(connect(server.url, **FAST), PROMPTS, file)
+        server.info = lambda: told | {key: value}
+        with pytest.raises(RecordingError, match=said):
+            record(connect(server.url, **FAST), PROMPTS, file)
+    assert len(Recording.load(file).requests) == len(PROMPTS)
+
+
+def test_more_prompts_go_on_wherever_the_first_ones_now_stand(contract, tmp_path):
+    server, file = connect(contract.url, **FAST), tmp_path / "r.jsonl"
+    first = [replace(PROMPTS[i], index=place) for place, i in enumerate((1, 3))]
+    record(server, first, file)
+    again = record(server, PROMPTS, file)
+    assert (again.asked, len(again.recording.requests)) == (4, 6)
+    assert {r.index: r.prompt_token_ids for r in again.recording.requests} == {p.index: p.token_ids for p in again.prompts}
+    assert [p.token_ids for p in again.prompts] == [p.token_ids for p in PROMPTS]
+
+
 # -- the text ----------------------------------------------------------------------------------------------------------------------
 
 

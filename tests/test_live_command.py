@@ -235,6 +235,13 @@ def test_recordings_in_the_case_are_numbered_and_gone_on_with(case, contract, ca
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))  # cut off
     _, again = document(capsys, *words)
     assert again["recording"] == two["recording"]
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))
+    _, more = document(capsys, case, *words[1:-4], "--max-samples", 4)
+    assert more["recording"] == two["recording"]
+    assert more["asked"] == 3  # the end and one answer were cut off
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    _, other = document(capsys, *words, "--max-new-tokens", 3)  # of another run: not gone on with
+    assert other["recording"].endswith("-3.jsonl")
 
 
 def test_other_prompts_than_the_dumps(case, contract, world, capsys, tmp_path):
@@ -252,4 +259,4 @@ def test_steps_of_the_server_are_those_replayed(case, contract, capsys, tmp_path
     recording = Recording.load(tmp_path / "r.jsonl")
     assert recording.session.num_steps == STEPS
     assert rise(recording).own == len(contract.accepted)
-    assert default_out(tmp_path, type("S", (), {"engine": "vllm==0.32.0"})()).name == "vllm-0.32.0-1.jsonl"
+    assert default_out(tmp_path, type("S", (), {"engine": "vllm==0.32.0"})(), ()).name == "vllm-0.32.0-1.jsonl"

@@ -6,18 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from eaglelab.live.server import ServerError
+from eaglelab.served.counts import counts_of
 
 MAX_TOKEN = 2**31
 """Token ids at or above this are none."""
-
-
-def counts_of(value: Any) -> tuple[int, ...] | None:
-    """Integers, 0 or more; None for anything else."""
-    return tuple(value) if isinstance(value, list) and all(type(n) is int and 0 <= n < MAX_TOKEN for n in value) else None
-
-
-def count_of(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None
 
 
 def ids_of(answer: Mapping[str, Any], key: str, where: str) -> tuple[int, ...] | None:
@@ -25,7 +17,7 @@ def ids_of(answer: Mapping[str, Any], key: str, where: str) -> tuple[int, ...] |
     value = answer.get(key)
     if value is None:
         return None
-    ids = counts_of(value)
+    ids = counts_of(value, MAX_TOKEN)
     if ids is None:
         raise ServerError(f"{where}: {key} is {str(value)[:60]!r}, expected a list of token ids")
     return ids

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eaglelab.live.compare import TextComparison, compare_text, gap_by
-from eaglelab.live.prompts import Prompts, dump_prompts, file_prompts
+from eaglelab.live.prompts import Prompt, Prompts, dump_prompts, file_prompts
 from eaglelab.live.rise import Rise, rise
-from eaglelab.live.run import CONCURRENCY, INTERRUPTED, Recorded, record
+from eaglelab.live.run import CONCURRENCY, INTERRUPTED, Recorded, check_same_run, record, session_of
 from eaglelab.live.server import Server, ServerError
 from eaglelab.live.template import TemplateComparison, compare_template
 from eaglelab.opened import NotGiven
@@ -97,7 +97,9 @@ class LiveReport:
 
     def _acceptance(self) -> list[str]:
         counters = self.counters
-        if counters is None or counters.accept_length is None:
+        if not self.recorded.recording.requests:
+            lines = ["Served acceptance: not told. No request was answered"]
+        elif counters is None or counters.accept_length is None:
             lines = [f"Served acceptance: not told. {self.without_counters}"]
         else:
             counts = counters.counts
@@ -147,8 +149,9 @@ def live(
     Raises what `dump_prompts`, `file_prompts` and `record` raise, and NotGiven without dump and file.
     """
     asked = prompts_of(inv, prompts)
-    out = out or default_out(inv.case.root / FOLDER, server)
+    out = out or default_out(inv.case.root / FOLDER, server, asked.prompts, max_new_tokens)
     done = record(server, asked.prompts, out, max_new_tokens=max_new_tokens, concurrency=concurrency, notes=asked.notes, say=say)
+    asked = replace(asked, prompts=done.prompts)
     counters, why = None, ""
     try:
         counters = read_counters(out)
@@ -156,7 +159,9 @@ def live(
         why = str(error)
     recording = done.recording
     found, without = {}, "" if replayed else "not asked for"
-    if replayed and recording.requests and done.stopped != INTERRUPTED:
+    if replayed and done.stopped == INTERRUPTED:
+        without = INTERRUPTED
+    elif replayed and recording.requests:
         found, without = replays(inv, recording)
     template = compare_template(server, asked.prompts)
     return LiveReport(done, asked, _text(inv, recording, asked), template, counters, why, rise(recording), found, without)
@@ -203,13 +208,14 @@ def with_server(case: Case, server: Server) -> Case:
     return replace(case, engine=replace(case.engine, name=engine.name, version=engine.version, url=server.url))
 
 
-def default_out(folder: Path, server: Server) -> Path:
-    """The last recording of this engine where it was cut off, else the next number."""
+def default_out(folder: Path, server: Server, prompts: Sequence[Prompt], max_new_tokens: int | None = None) -> Path:
+    """The last recording of this engine where it was cut off and is of this run, else the next number. Raises ServerError."""
     stem = str(server.engine).replace("==", "-")
     taken = [int(n) for p in folder.glob(f"{stem}-*.jsonl") if (n := p.stem.removeprefix(f"{stem}-")).isdecimal()]
     last = folder / f"{stem}-{max(taken, default=0)}.jsonl"
     with suppress(RecordingError):
         if taken and not Recording.load(last).ended:
+            check_same_run(last, session_of(server, max_new_tokens)[0], prompts)
             return last
     return folder / f"{stem}-{max(taken, default=0) + 1}.jsonl"
 

@@ -5,14 +5,17 @@ What stops a run (a dead server, Ctrl-C, a kill) loses nothing that was answered
 
 from __future__ import annotations
 
+import itertools
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from eaglelab.live.prompts import Prompt
 from eaglelab.live.server import Generated, Server, ServerError
@@ -34,6 +37,8 @@ class Recorded:
     """Requests that this call sent; 0: the file held them all."""
     stopped: str | None = None
     """Why the run stopped before its end."""
+    prompts: tuple[Prompt, ...] = ()
+    """Those that were given, at their places in the recording."""
 
 
 def record(
@@ -53,23 +58,16 @@ def record(
     Raises ServerError where the server cannot be asked about itself, RecordingError where `out` holds something else than these prompts to
     this server with these settings.
     """
-    info, before = server.info(), server.metrics()
-    session = Session(
-        engine=str(server.engine),
-        url=server.url,
-        max_new_tokens=max_new_tokens,
-        started=now(),
-        server_info=info | ({"internal_states": states} if (states := _live_states(info)) else {}),
-        notes=tuple(notes),
-        **server.settings(info, before),
-    )
-    check_same_run(out, session, prompts)
+    session, info, before = session_of(server, max_new_tokens, notes)
+    prompts = check_same_run(out, session, prompts)
     writer = RecordingWriter(out, session)
     todo = [p for p in prompts if p.index not in writer.done]
     if writer.done:
         say(f"{out} holds {len(writer.done)} answers already; {len(todo)} are left to ask for")
     if not todo:
-        return Recorded(Recording.load(out), 0)
+        if not Recording.load(out).ended:
+            writer.end()
+        return Recorded(Recording.load(out), 0, prompts=prompts)
     writer.write(scrape("before", info, before))
     stopped = _ask(server, todo, writer, max_new_tokens, concurrency, stop_after)
     with suppress(ServerError):  # a server that has died tells nothing more
@@ -79,7 +77,7 @@ def record(
         writer.write(scrape("after", last, metrics))
     if stopped is None:
         writer.end()
-    return Recorded(Recording.load(out), len(todo), stopped)
+    return Recorded(Recording.load(out), len(todo), stopped, prompts)
 
 
 def _ask(
@@ -146,20 +144,73 @@ def new_tokens(prompt: Prompt, bound: int | None) -> int:
     return max(1, wanted if bound is None else min(wanted, bound))
 
 
-def check_same_run(out: Path, session: Session, prompts: Sequence[Prompt]) -> None:
-    """Raise RecordingError where `out` is there and is not of these prompts with these settings."""
+def session_of(server: Server, max_new_tokens: int | None, notes: Sequence[str] = ()) -> tuple[Session, dict, str | None]:
+    """(the session, the server's info and metrics at this moment). Raises ServerError."""
+    info, metrics = server.info(), server.metrics()
+    session = Session(
+        engine=str(server.engine),
+        url=server.url,
+        max_new_tokens=max_new_tokens,
+        started=now(),
+        server_info=info | ({"internal_states": states} if (states := _live_states(info)) else {}),
+        notes=tuple(notes),
+        **server.settings(info, metrics),
+    )
+    return session, info, metrics
+
+
+MODELS = {
+    "target": (("model_path",), ("vllm_config", "model_config", "model"), ("models", 0, "root")),
+    "drafter": (("speculative_draft_model_path",), ("vllm_config", "speculative_config", "model")),
+}
+"""Where the engines' own info names what is served."""
+ADDRESS = re.compile(r"\s--(?:host|port)(?:=|\s+)\S+")
+
+
+def _served(session: Session) -> dict[str, Any]:
+    """What decides a server's answers and their acceptance, as far as it is told."""
+    names = ("engine", "num_steps", "eagle_topk", "num_draft_tokens", "dtype", "draft_config")
+    told = {name: value for name in names if (value := getattr(session, name)) is not None}
+    named = {f"{what} ({'.'.join(map(str, place))})": place for what, places in MODELS.items() for place in places}
+    told |= {name: value for name, place in named.items() if (value := _at(session.server_info, place)) is not ABSENT}
+    return told | ({} if session.command is None else {"command": ADDRESS.sub("", session.command)})
+
+
+ABSENT = object()
+
+
+def _at(value: Any, place: Sequence[str | int]) -> Any:
+    """What stands at a place; None that stands there is told, too: no drafter."""
+    try:
+        for key in place:
+            value = value[key]
+    except (KeyError, IndexError, TypeError):
+        return ABSENT
+    return value
+
+
+def check_same_run(out: Path, session: Session, prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
+    """The prompts at the places that `out` has for them, told by their tokens; those that it lacks where it has none.
+
+    Raises RecordingError where `out` is there and is of another server, of other settings, or holds other prompts than these.
+    """
     if not out.exists() or not out.stat().st_size:
-        return
-    before = Recording.load(out)
-    for name in ("engine", "num_steps", "eagle_topk", "num_draft_tokens", "max_new_tokens", "draft_config"):
-        old, new = getattr(before.session, name), getattr(session, name)
-        if old != new and (name in ("engine", "max_new_tokens") or None not in (old, new)):
-            shown = "another" if name == "draft_config" else f"{old}, now {new}"
+        return tuple(prompts)
+    recording = Recording.load(out)
+    old, new = ({**_served(s), "max_new_tokens": s.max_new_tokens} for s in (recording.session, session))
+    for name in old:
+        if name in new and old[name] != new[name]:
+            shown = "another" if name == "draft_config" else f"{old[name]}, now {new[name]}"
             raise RecordingError(f"{out} was recorded with {name} {shown}: give another file, `--out FILE`")
-    tokens = {p.index: p.token_ids for p in prompts}
-    for request in before.requests:
-        if tokens.get(request.index) != request.prompt_token_ids:
-            raise RecordingError(f"{out} holds other prompts (request {request.index}): give another file, `--out FILE`")
+    places: dict[tuple[int, ...], list[int]] = {}
+    for request in recording.requests:
+        places.setdefault(request.prompt_token_ids, []).append(request.index)
+    known = {i: at.pop(0) for i, p in enumerate(prompts) if (at := places.get(p.token_ids))}
+    for left in filter(None, places.values()):
+        raise RecordingError(f"{out} holds other prompts (request {left[0]}): give another file, `--out FILE`")
+    taken = {r.index for r in recording.requests}
+    free = itertools.count(max([*taken, *(p.index for p in prompts)], default=0) + 1)
+    return tuple(replace(p, index=known.get(i, p.index if p.index not in taken else next(free))) for i, p in enumerate(prompts))
 
 
 def scrape(when: str, info: dict, metrics: str | None) -> Scrape:

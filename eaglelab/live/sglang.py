@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from eaglelab.engines.conventions import Engine
-from eaglelab.live.answers import count_of, counts_of, held, ids_of, text_of
+from eaglelab.live.answers import held, ids_of, text_of
 from eaglelab.live.http import Http
 from eaglelab.live.local import served_config
 from eaglelab.live.secrets import without_secrets
 from eaglelab.live.server import Generated, Server, ServerError
+from eaglelab.served.answers import HISTOGRAMS
+from eaglelab.served.counts import count_of, counts_of
 
 INFO_PATHS = ("/server_info", "/get_server_info")
 """The second one is the only one up to 0.5.6 and deprecated from 0.5.9 on."""
 STILL = {"temperature": 0.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0}
 """Greedy, whatever the server's preferred sampling says."""
-HISTOGRAMS = ("spec_correct_drafts_histogram", "spec_accept_histogram")
-"""The second one up to 0.5.12; from 0.5.3 to 0.5.6 there is none."""
 
 
 class SGLangServer(Server):

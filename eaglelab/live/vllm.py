@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from eaglelab.engines.conventions import Engine
-from eaglelab.live.answers import count_of, counts_of, held, ids_of, object_of, text_of
+from eaglelab.live.answers import held, ids_of, object_of, text_of
 from eaglelab.live.http import Http
 from eaglelab.live.local import served_config
 from eaglelab.live.secrets import without_secrets
 from eaglelab.live.server import Generated, Server, ServerError
 from eaglelab.live.sglang import metrics_text, rendered
+from eaglelab.served.counts import count_of, counts_of
 
 STILL = {"temperature": 0.0, "top_p": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0}
 """Greedy, whatever the model's generation_config.json says (vLLM takes its defaults from there)."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eaglelab.outside_json import too_deep
-from eaglelab.served.counts import ServedCounts
+from eaglelab.served.counts import MOST_STEPS, ServedCounts, count_of, counts_of
 from eaglelab.served.row import LogRow
 
 HISTOGRAMS = ("spec_correct_drafts_histogram", "spec_accept_histogram", "acceptance_histogram")
@@ -50,7 +50,7 @@ class Answer:
     def accept_length(self) -> float | None:
         if self.counts is not None:
             return self.counts.accept_length
-        return self.completion_tokens / self.verify_steps if self.completion_tokens and self.verify_steps else None
+        return self.completion_tokens / self.verify_steps if self.completion_tokens and self.verify_steps and not self.doubt else None
 
     @property
     def definition(self) -> str | None:
@@ -73,7 +73,7 @@ def _walk(content: Any, completion: int | None) -> Iterator[Answer]:
     if not isinstance(content, dict):
         return
     usage = content.get("usage")
-    completion = _count(usage.get("completion_tokens")) if isinstance(usage, dict) else completion
+    completion = count_of(usage.get("completion_tokens")) if isinstance(usage, dict) else completion
     if any(key in content for key in KNOWN):
         several = content.get(PER_STEP)
         if isinstance(several, list) and several and all(isinstance(one, list) for one in several):
@@ -88,29 +88,40 @@ def _walk(content: Any, completion: int | None) -> Iterator[Answer]:
 
 
 def _answer(meta: Mapping[str, Any], completion: int | None) -> Answer:
-    histogram = next((found for key in HISTOGRAMS if (found := _counts(meta.get(key)))), None)
-    per_step = _counts(meta.get(PER_STEP))
+    histogram = next((found for key in HISTOGRAMS if (found := counts_of(meta.get(key)))), None)
+    per_step = counts_of(meta.get(PER_STEP))
     passes, correct, proposed = (_first(meta, names) for names in (PASSES, CORRECT, PROPOSED))
-    completion = _count(meta.get("completion_tokens")) if meta.get("completion_tokens") is not None else completion
-    steps = _count(meta.get("num_spec_tokens"))
-    counts = None
-    if per_step is not None and (steps is None or max(per_step, default=0) <= steps):
+    completion = count_of(meta.get("completion_tokens")) if meta.get("completion_tokens") is not None else completion
+    steps = count_of(meta.get("num_spec_tokens"))
+    counts = doubt = None
+    if per_step and max(per_step) <= (MOST_STEPS if steps is None else steps):
         counts = ServedCounts.from_accepted(per_step, steps)
     elif histogram is not None:
         counts = ServedCounts.from_histogram(histogram, steps)
     elif passes and correct is not None:
         counts = ServedCounts(passes, correct)
-    doubt = None
+    impossible = counts and _impossible(counts, proposed, steps)
     if counts is not None and (passes, correct) != (None, None):
         if passes is not None and passes != counts.verify_steps:
             doubt = f"{passes} verify passes, but {counts.verify_steps} in the histogram"
         elif correct is not None and correct != counts.accepted:
             doubt = f"{correct} accepted drafts, but {counts.accepted} in the histogram"
+    if impossible:
+        counts, doubt = None, impossible
     engine = "sglang" if any(key.startswith("spec_") for key in meta if key in KNOWN) else "vllm"
     request = meta.get("id") if isinstance(meta.get("id"), str) else None
     return Answer(
         engine, counts, passes if passes is not None else counts and counts.verify_steps, proposed, completion, request, steps, doubt
     )
+
+
+def _impossible(counts: ServedCounts, proposed: int | None, steps: int | None) -> str | None:
+    """What cannot be so, in words."""
+    if proposed is not None and counts.accepted > proposed:
+        return f"{counts.accepted} accepted of {proposed} drafted"
+    if steps is not None and any((counts.joint or ())[steps:]):
+        return f"a pass that accepted {len(counts.joint)} of {steps} drafted"
+    return None
 
 
 def as_row(answer: Answer, line: int = 0) -> LogRow:
@@ -126,15 +137,5 @@ def as_row(answer: Answer, line: int = 0) -> LogRow:
     return row
 
 
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
-
-
-def _counts(value: Any) -> Sequence[int] | None:
-    if not isinstance(value, list) or not value or any(_count(n) is None for n in value):
-        return None
-    return value
-
-
 def _first(meta: Mapping[str, Any], names: Sequence[str]) -> int | None:
-    return next((found for key in names if (found := _count(meta.get(key))) is not None), None)
+    return next((found for key in names if (found := count_of(meta.get(key))) is not None), None)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from eaglelab.outside_json import too_deep
+from eaglelab.served.counts import count_of
 from eaglelab.served.lines import Line
 from eaglelab.served.row import LogRow
 from eaglelab.served.vllm_log import BONUS, NO_BONUS
@@ -153,10 +154,10 @@ def _from_object(content: dict[str, Any], key: str, outer: dict[str, Any], name:
     row.accept_definition = OVER_VERIFY if outer else LENGTH_KEYS[key]
     row.tok_s = next((float(content[k]) for k in OUTPUT_KEYS if _is_number(content.get(k))), None)
     settings = {**content, **outer}
-    row.running = _whole(settings.get("batch_size"))
-    row.num_steps, row.num_draft_tokens = _whole(settings.get("steps")), _whole(settings.get("num_draft_tokens")) if outer else None
+    row.running = count_of(settings.get("batch_size"))
+    row.num_steps, row.num_draft_tokens = count_of(settings.get("steps")), count_of(settings.get("num_draft_tokens")) if outer else None
     for printed, ours in COUNT_KEYS.items():
-        setattr(row, ours, _whole(content.get(printed)))
+        setattr(row, ours, count_of(content.get(printed)))
     if _is_number(content.get("spec_decode_acceptance_rate")):
         row.accept_rate, row.rate_definition = content["spec_decode_acceptance_rate"] / 100, "accepted_share"
     rates = content.get("spec_decode_per_position_acceptance_rates")
@@ -167,7 +168,3 @@ def _from_object(content: dict[str, Any], key: str, outer: dict[str, Any], name:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e15
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**15 else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from eaglelab.outside_json import too_deep
 from eaglelab.served import answers, prometheus, server_info
-from eaglelab.served.counts import ServedCounts
+from eaglelab.served.counts import ServedCounts, count_of
 from eaglelab.served.recording import Recording, RecordingError
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _sum(counts: Sequence[ServedCounts]) -> ServedCounts:
 def _from_json(path: Path, text: str) -> Counters:
     whole = _parsed(text)
     if whole is None:
-        first = _parsed(text.lstrip().splitlines()[0])
+        first = _parsed(text.lstrip().split("\n", 1)[0])
         if isinstance(first, dict) and first.get("kind") == "session":
             return _from_recording(path)
     elif isinstance(whole, dict) and whole.get("kind") == "session":
@@ -184,7 +184,7 @@ def _from_json(path: Path, text: str) -> Counters:
     if whole is not None:
         found = list(answers.answers_in(whole))
     else:
-        for line in text.splitlines():
+        for line in text.split("\n"):  # U+2028 in an answer ends no line
             entry = _parsed(line)
             told = list(answers.answers_in(entry)) if entry is not None else []
             unread += bool(line.strip()) and not told
@@ -209,9 +209,12 @@ def from_answers(path: Path, found: Sequence[answers.Answer], unread: int = 0) -
     notes = []
     if len(kept) < len(found):
         notes.append(f"{len(found) - len(kept)} earlier counts of the same requests left out: a stream repeats them")
-    doubts = [answer.doubt for answer in kept if answer.doubt]
+    doubts = [answer.doubt for answer in kept if answer.doubt and answer.counts is not None]
     if doubts:
         notes.append(f"{len(doubts)} of {len(kept)} answers contradict themselves ({doubts[0]}): their histograms were taken")
+    impossible = [answer.doubt for answer in kept if answer.doubt and answer.counts is None]
+    if impossible:
+        notes.append(f"{len(impossible)} of {len(kept)} answers tell what cannot be ({impossible[0]}) and are left out")
     told = [answer.counts for answer in kept if answer.counts is not None]
     parts = tuple(
         Part(answer.request or str(index), answer.counts, answer.accept_length, answer.verify_steps) for index, answer in enumerate(kept)
@@ -226,9 +229,12 @@ def from_answers(path: Path, found: Sequence[answers.Answer], unread: int = 0) -
         total = _sum(told)
         unread += len(kept) - len(told)
         return Counters(path, "answers", engine, total, total.accept_length, answers.COUNTED, parts, steps, None, unread, tuple(notes))
-    pairs = [(a.completion_tokens, a.verify_steps) for a in kept if a.completion_tokens and a.verify_steps]
+    pairs = [(a.completion_tokens, a.verify_steps) for a in kept if a.accept_length is not None]
     if not pairs:
-        raise CountersError(f"{path.name}: {len(kept)} answers, none with a verify pass: was the server started with a drafter?")
+        raise CountersError(
+            f"{path.name}: {len(kept)} answers, none with a verify pass that counts{': ' + notes[-1] if impossible else ''}: was the server started "
+            "with a drafter?"
+        )
     value = sum(tokens for tokens, _ in pairs) / sum(passes for _, passes in pairs)
     notes.append("no answer tells its accepted drafts (SGLang has told them since 0.5.6): too high by about one token an answer")
     return Counters(path, "answers", engine, None, value, answers.OVER_VERIFY, parts, steps, None, unread, tuple(notes))
@@ -248,15 +254,9 @@ def _from_server_info(path: Path, content: dict[str, Any]) -> Counters | None:
     parts = tuple(Part(rank, None, value) for rank, value in lengths.items())
     version = known.get("version")
     engine = f"sglang=={version}" if isinstance(version, str) and version[:1].isdigit() else "sglang"
-    steps, tokens = (known.get(f"speculative_{name}") for name in ("num_steps", "num_draft_tokens"))
+    steps, tokens = (count_of(known.get(f"speculative_{name}")) or None for name in ("num_steps", "num_draft_tokens"))
     value = sum(lengths.values()) / len(lengths)
-    return Counters(
-        *(path, "server_info", engine, None, value, server_info.DEFINITION, parts, _whole(steps), _whole(tokens), 0, tuple(notes))
-    )
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    return Counters(path, "server_info", engine, None, value, server_info.DEFINITION, parts, steps, tokens, 0, tuple(notes))
 
 
 # -- recordings --------------------------------------------------------------------------------------------------------------------------------
@@ -284,6 +284,8 @@ def _from_recording(path: Path) -> Counters:
 
     told = [(request, request.counts(steps)) for request in recording.requests]
     parts = [Part(str(request.index), counts, counts.accept_length) for request, counts in told if counts is not None]
+    if beyond := sum(request.beyond(steps) for request in recording.requests):
+        notes.append(f"{beyond} of {len(told)} requests accepted more in a pass than K = {steps} steps draft, and are left out")
     if parts:
         if len(parts) < len(told):
             notes.append(f"{len(told) - len(parts)} of {len(told)} requests have no counts")

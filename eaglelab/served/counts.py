@@ -12,6 +12,21 @@ from typing import Any
 
 from eaglelab.acceptance import accept_length_from_accepted, ratio
 
+LARGEST = 2**53
+"""Counts are below this; more is no count that an engine made."""
+MOST_STEPS = 1000
+"""No engine drafts more steps than this in a pass."""
+
+
+def count_of(value: Any) -> int | None:
+    """An integer of somebody else's JSON, 0 or more; None for anything else."""
+    return value if type(value) is int and 0 <= value < LARGEST else None
+
+
+def counts_of(value: Any, below: int = LARGEST) -> tuple[int, ...] | None:
+    """Integers, 0 or more; None for anything else."""
+    return tuple(value) if isinstance(value, list) and all(type(n) is int and 0 <= n < below for n in value) else None
+
 
 @dataclass(frozen=True)
 class ServedCounts:

@@ -64,8 +64,8 @@ def parse_sample(line: str) -> Sample | None:
 def parse_scrapes(text: str) -> list[Scrape]:
     """The scrapes in a text, in order; a new one begins where a sample comes a second time. A last line without its end is left out."""
     scrapes = [Scrape()]
-    lines = text.splitlines()
-    if text and not text.endswith(("\n", "\r")):
+    lines = text.split("\n")
+    if text and not text.endswith("\n"):
         scrapes[0].unread += bool(lines.pop().strip())
     for line in lines:
         if not line.strip() or line.lstrip().startswith("#"):

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from eaglelab.served.counts import ServedCounts
+from eaglelab.served.counts import LARGEST, MOST_STEPS, ServedCounts, count_of, counts_of
 
 FORMAT = 1
 KINDS = ("session", "scrape", "request", "failure", "end")
@@ -72,10 +72,17 @@ class Request:
     """What the engine sent beside the answer, as it came."""
 
     def counts(self, steps: int | None = None) -> ServedCounts | None:
-        """None where the engine told neither accepted counts nor a histogram for this request."""
+        """None where the engine told neither accepted counts nor a histogram for this request, or more accepted in a pass than the K steps draft."""
+        if self.beyond(steps):
+            return None
         if self.accepted is not None:
             return ServedCounts.from_accepted(self.accepted, steps)
-        return None if self.histogram is None else ServedCounts.from_histogram(self.histogram, steps)
+        return None if self.histogram is None else ServedCounts.from_histogram(self.histogram[: (steps or MOST_STEPS) + 1], steps)
+
+    def beyond(self, steps: int | None) -> bool:
+        """Whether a pass is said to have accepted more drafted tokens than K steps draft."""
+        most = max(self.accepted or [i for i, n in enumerate(self.histogram or ()) if n], default=0)
+        return most > (MOST_STEPS if steps is None else steps)
 
 
 @dataclass(frozen=True)
@@ -121,11 +128,11 @@ class Recording:
         """Raises RecordingError for a file that cannot be read or holds no session line first."""
         path = Path(path)
         try:
-            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = path.read_text(encoding="utf-8", errors="replace").split("\n")  # U+2028 in an answer ends no line
         except OSError as error:
             raise RecordingError(f"{path} cannot be read: {error.strerror}") from None
         found: dict[str, list[Any]] = {kind: [] for kind in KINDS}
-        cut = 0
+        cut, ended = 0, False
         for number, line in enumerate(lines, start=1):
             entry = _object(line)
             if number == 1 and entry.get("kind") != "session":
@@ -133,6 +140,7 @@ class Recording:
             if entry.get("kind") not in KINDS:
                 cut += bool(line.strip())
                 continue
+            ended = entry["kind"] == "end"  # and not gone on with after that
             try:
                 found[entry["kind"]].append(_record(entry, f"{path}, line {number}"))
             except RecordingError:
@@ -144,10 +152,41 @@ class Recording:
         answered = {r.index: r for r in found["request"]}  # asked again after a restart: the last answer counts
         failures = tuple(f for f in found["failure"] if f.index not in answered)
         requests = tuple(answered[i] for i in sorted(answered))
-        return cls(path, found["session"][0], requests, tuple(found["scrape"]), failures, bool(found["end"]), cut)
+        return cls(path, found["session"][0], requests, tuple(found["scrape"]), failures, ended, cut)
 
 
 TYPES = {"session": Session, "scrape": Scrape, "request": Request, "failure": Failure}
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(v, str) for v in value)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < LARGEST
+
+
+VALUES = (
+    (
+        ("index", "num_steps", "eagle_topk", "num_draft_tokens", "max_new_tokens", "verify_steps", "format"),
+        "an integer, 0 or more",
+        lambda v: count_of(v) is not None,
+    ),
+    (
+        ("prompt_token_ids", "token_ids", "accepted", "histogram"),
+        "a list of integers, 0 or more",
+        lambda v: counts_of(v) is not None,
+    ),
+    (("temperature", "seconds"), "a number", _number),
+    (("draft_config", "server_info", "meta_info"), "an object", lambda v: isinstance(v, dict)),
+    (("notes",), "a list of texts", _texts),
+    (
+        ("engine", "url", "command", "dtype", "started", "text", "sample", "finish_reason", "when", "time", "metrics", "error"),
+        "text",
+        lambda v: isinstance(v, str),
+    ),
+)
+"""(fields, what each holds, whether a value does)."""
 
 
 def _object(line: str) -> dict[str, Any]:
@@ -163,11 +202,12 @@ def _record(entry: Mapping[str, Any], where: str) -> Any:
     if kind == "end":
         return True
     known = {f.name for f in fields(TYPES[kind])}
-    values = {key: tuple(v) if isinstance(v, list) else v for key, v in entry.items() if key in known}
-    for name in ("prompt_token_ids", "token_ids", "accepted", "histogram"):
-        value = values.get(name)
-        if value is not None and not (isinstance(value, tuple) and all(type(n) is int and n >= 0 for n in value)):
-            raise RecordingError(f"{where}: {name} is {str(value)[:60]!r}, expected a list of integers, 0 or more")
+    values = {key: value for key, value in entry.items() if key in known and value is not None}
+    for name, value in values.items():
+        what, fits = next(kind_of for names, *kind_of in VALUES if name in names)
+        if not fits(value):
+            raise RecordingError(f"{where}: {name} is {str(value)[:60]!r}, expected {what}")
+    values = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
     try:
         return TYPES[kind](**values)
     except TypeError as error:
