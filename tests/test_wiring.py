@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from eaglelab.cli import main
 from eaglelab.drafter.config import DrafterConfigError
 from eaglelab.engines.conventions import CannotFeed, ConventionError, parse_engine
 from eaglelab.engines.launch import parse_launch
@@ -415,3 +416,16 @@ def test_a_training_framework_that_is_none_is_a_finding_beside_the_others():
         assert says in find(findings, "training").title
         assert ids_of(findings, Status.CANNOT_TELL) == ["config.training"]  # and final_norm is silent: the framework is only guessed
         assert ids_of(findings, Status.FAIL) == ["config.norm_before_residual"]
+
+
+def test_wiring_refuses_what_check_calls_broken(tmp_path, capsys):
+    """Gemma 3 seems to feed the wanted boundaries already, and none of its slots holds one."""
+    for name, content in {"config.json": PLAIN, "gemma.json": {"architectures": ["Gemma3ForCausalLM"], "num_hidden_layers": 30}}.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    arguments = ["wiring", str(tmp_path / "config.json"), "--target", str(tmp_path / "gemma.json"), "--engine", "sglang==0.5.23"]
+    assert main(arguments) == 0
+    said = capsys.readouterr().out
+    assert "feeds [2, 15, 27]" in said
+    assert "\n  read: SGLang 0.5.17, own functions run: gemma3_causal.py:920" in said
+    assert main([*arguments, "--boundaries", "2,15,27"]) == 2
+    assert "without adding the residual" in capsys.readouterr().err

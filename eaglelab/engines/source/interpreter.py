@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from eaglelab.engines.source.classes import Class, Function
@@ -49,7 +49,7 @@ class StandIn:
 
 
 class Method:
-    """A function of a class, bound to a stand-in. `after`: the class after which `super()` looks."""
+    """A function of a class, bound to a stand-in."""
 
     def __init__(self, owner: StandIn, cls: Class, node: ast.FunctionDef) -> None:
         self.owner, self.cls, self.node = owner, cls, node
@@ -592,6 +592,3 @@ def _matters(value: Any) -> bool:
 def _short(node: ast.AST) -> str:
     text = " ".join(ast.unparse(node).split())
     return text if len(text) <= 70 else text[:67] + "…"
-
-
-Call = Callable[..., Any]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import re
 
-from eaglelab.engines.source.archive import MODELS as PLACES
+from eaglelab.engines.source.archive import MODELS as FOLDERS
 from eaglelab.engines.source.archive import Source
 from eaglelab.engines.source.classes import Class, Package
 from eaglelab.engines.source.interpreter import CannotTell
 from eaglelab.engines.source.target import IDS_KEY, Target, is_drafter
 
-MODELS = PLACES["sglang"]
+MODELS = FOLDERS["sglang"]
 SETTER = "set_eagle3_layers_to_capture"
 
 
