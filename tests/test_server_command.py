@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -432,3 +433,25 @@ def test_launch_lines_that_are_none_are_said(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "Serve:" in printed  # without --write, too
     assert "\x1b" not in printed
+
+
+@pytest.mark.parametrize(
+    ("engine", "line", "strange"),
+    [
+        (SGLANG, f"{SERVE_T} --tp 2 --mem-fraction-static 0.8 --no-such-thing --dp_size 2 --made-up=3", "--no-such-thing, --made-up"),
+        (VLLM, "vllm serve m -tp 2 --max-model-len 4096 --no-enable-prefix-caching --compilation-config.mode 3 --tp-size 2", "--tp-size"),
+        (SGLANG, f"{SERVE_T} --context-length 4096 --trust-remote-code --host 0.0.0.0 --port 30000", None),
+    ],
+)
+def test_options_that_the_version_does_not_have_are_named(engine, line, strange):
+    said = commands(engine, line)
+    told = [note for note in said.notes if note.startswith("No options that")]
+    assert told == ([f"No options that {parse_engine(engine).title} is known to have, kept as they are: {strange}."] if strange else [])
+    older = commands(f"{parse_engine(engine).name}==0.30.0", line)
+    assert "are kept and not checked for" in " ".join(older.notes)
+
+
+def test_the_list_of_options_against_sglangs_own_source():
+    listed = tomllib.loads((REPOSITORY / "eaglelab" / "engines" / "options.toml").read_text())["sglang"]["names"].split()
+    fields = "\n".join(p.read_text() for p in sorted((live("sglang") / "srt" / "arg_groups" / "fields").glob("*.py")))
+    assert {name.replace("_", "-") for name in re.findall(r"^    ([a-z]\w*): A\[", fields, re.MULTILINE)} <= set(listed)

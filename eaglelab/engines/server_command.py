@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -98,6 +99,7 @@ def server_command(
     read = table()["options_read"][engine.name]
     if engine.version is not None and engine.version not in read:
         notes.append(f"The options were looked up in {read[0]} to {read[-1]}, not in {engine.title} itself: not checked for this version.")
+    notes += _strange_options(line)
     writer = WRITERS[engine.name]
     serve, measure, record, capture = writer(line, target, drafter, launch, draft_config, target_config, boundaries, notes)
     first = _put(corrected, kept if isinstance(kept, str) else drafter) if corrected else None
@@ -191,6 +193,17 @@ class Line:
 def has_option(engine: Engine, name: str) -> bool:
     """Whether this version has an option (`--like-this`) or reads a variable. KeyError for one that was never looked up."""
     return holds(engine, table()["options"][engine.name][name]) is True
+
+
+def _strange_options(line: Line) -> list[str]:
+    """What is to be said of options that the version is not known to have. Unambiguous beginnings count, as they do in argparse."""
+    given = dict.fromkeys(flag.partition(".")[0] for word in line.arguments if (flag := _flag_of(word)) and flag.startswith("--"))
+    listed = tomllib.loads(Path(__file__).with_name("options.toml").read_text(encoding="utf-8"))[line.engine.name]
+    if line.engine.version != listed["version"]:
+        return [f"The launch line's own options are kept and not checked for {line.engine.title}."] if given else []
+    names = listed["names"].split()
+    strange = [flag for flag in given if not any(name.startswith(flag[2:].removeprefix("no-")) for name in names)]
+    return [f"No options that {line.engine.title} is known to have, kept as they are: {', '.join(strange)}."] if strange else []
 
 
 def usual_chain(engine: Engine, architecture: str | None) -> tuple[int, int, int] | None:
