@@ -194,6 +194,16 @@ def drafter_embedding(inv: Investigation) -> Iterator[Finding]:
     if inv.case.drafter.path is None:
         raise NotGiven("a drafter", DRAFTER)
     name, config = inv.audit.embedding, inv.drafter_config
+    if name is None and config.hidden_size != config.target_hidden_size:
+        yield Finding(
+            "drafter.embedding",
+            f"The drafter brings no embedding table, and the target's does not fit: {config.target_hidden_size} wide, not {config.hidden_size}",
+            Status.FAIL,
+            claim=f"hidden_size = {config.hidden_size}, target_hidden_size = {config.target_hidden_size}, no embed_tokens in the checkpoint",
+            evidence="The target's table is put in place only where the widths agree (SGLang 0.5.23, models/llama.py:910-916).",
+            next="Put the embed_tokens.weight that the drafter was trained with into its checkpoint.",
+        )
+        return
     if name is None or config.hidden_size != config.target_hidden_size:
         title = (
             "The drafter brings no embedding table: the target's is used"
