@@ -1,6 +1,8 @@
 """Parity of a dump with captured states: every way in which they can differ, made on a tiny target whose boundaries are known."""
 
 import json
+import re
+import shutil
 
 import numpy as np
 import pytest
@@ -118,6 +120,87 @@ def test_rows_that_go_wrong_at_a_chunk_are_named(target, texts, dumped, tmp_path
     assert (found.status, verdicts(found)) == (Status.FAIL, ["rows differ"] * 3)
     assert [(s.row, s.sample) for s in found.slots] == [(32, "sample_00002")] * 3
     assert "captured slot 0 is the dump's slot 0 up to row 32 of sample_00002 and differs from there on" in found.summary
+
+
+def third(i, s, x):
+    x[::3] = 0
+    return x
+
+
+def tenth(i, s, x):
+    x[::10] = x.roll(1, 0)[::10]
+    return x
+
+
+def rolled(i, s, x):
+    return x.roll(7, 0) if i == 1 else x
+
+
+def one_row(i, s, x):
+    if i == 1 and s == 1:
+        x[5] = float("nan")
+    return x
+
+
+def one_row_off(i, s, x):
+    if i == 1 and s == 1:
+        x[5] *= 1.5
+    return x
+
+
+@pytest.mark.parametrize(
+    ("spoil", "status", "verdict", "said"),
+    [
+        (third, Status.FAIL, "rows differ", r"but for 8\d of 258 rows, first row 0 of sample_00000"),
+        (tenth, Status.FAIL, "rows differ", r"but for 2\d of 258 rows, first row 0 of sample_00000"),
+        (rolled, Status.FAIL, "rows differ", r"but for 6\d of 258 rows, first row 0 of sample_00001: all of sample_00001"),
+        (one_row, Status.FAIL, "rows differ", "slot 1 is the dump's slot 1 but for 1 of 258 rows, first row 5 of sample_00001"),
+        (
+            one_row_off,
+            Status.CANNOT_TELL,
+            "few rows differ",
+            "slot 1 is the dump's slot 1 but for 1 of 258 rows, first row 5 of sample_00001",
+        ),
+    ],
+)
+def test_a_right_median_hides_no_wrong_rows(target, texts, dumped, tmp_path, spoil, status, verdict, said):
+    found = parity(dumped, captured(target, texts, tmp_path / "c", (2, 3, 5), spoil), dump_wiring=DUMPED)
+    assert (found.status, verdicts(found)[1]) == (status, verdict)
+    assert re.search(said, found.summary)
+    assert found.wiring == Wiring((2, 3, 5))
+    json.dumps(plain(found), allow_nan=False)
+
+
+def test_one_sample_with_its_slots_swapped_is_named(target, texts, dumped, tmp_path):
+    captured(target, texts, tmp_path / "c", (2, 3, 5))
+    other = captured(target, texts[1:2], tmp_path / "d", (3, 2, 5))
+    shutil.rmtree(tmp_path / "c" / "sample_00001")
+    shutil.copytree(other.path / "sample_00000", tmp_path / "c" / "sample_00001")
+    found = parity(dumped, open_dump(tmp_path / "c"), dump_wiring=DUMPED)
+    assert (found.status, verdicts(found)) == (Status.FAIL, ["rows differ", "rows differ", "same"])
+    assert "first row 0 of sample_00001: all of sample_00001, there it is the dump's slot 1" in found.summary
+
+
+@pytest.mark.parametrize("places", [1, -1])
+def test_rows_one_place_off_are_named(target, texts, dumped, tmp_path, places):
+    found = parity(dumped, captured(target, texts, tmp_path / "c", (2, 3, 5), lambda i, s, x: x.roll(places, 0)), dump_wiring=DUMPED)
+    assert found.status is Status.FAIL
+    assert f"its row t is row t {'-' if places > 0 else '+'} 1 of the dump's slot 2: rows are one place off" in found.summary
+
+
+def test_another_scale_is_named(target, texts, dumped, tmp_path):
+    found = parity(dumped, captured(target, texts, tmp_path / "c", (2, 3, 5), lambda i, s, x: 2 * x), dump_wiring=DUMPED)
+    assert [s.hint for s in found.slots] == [f"the direction of the dump's slot {d} (cosine 1.0000) in another scale" for d in range(3)]
+
+
+def test_a_captured_sample_that_cannot_be_read_is_a_row(target, texts, dumped, tmp_path):
+    captured(target, texts, tmp_path / "c", (2, 3, 5))
+    for file in (tmp_path / "c" / "sample_00002").iterdir():
+        file.write_bytes(file.read_bytes()[:20])
+    found = parity(dumped, open_dump(tmp_path / "c"), dump_wiring=DUMPED)
+    assert found.samples["why"].tolist()[3].startswith("cannot be read: ")
+    assert "rows of 3 samples, 1 more could not be read" in found.summary
+    assert "worst row" in found.summary
 
 
 def test_nothing_but_noise_is_no_match(target, texts, dumped, tmp_path):

@@ -39,6 +39,16 @@ WRONG = 10
 """A row is wrong from this many times the median's limit on: in bfloat16 the worst of 529 right rows had 0.09."""
 CHANGE = 0.9
 """Share of rows that must be right before and wrong after a place for rows to go wrong from there on."""
+MOST_WRONG = 0.5
+"""A row is wrong from here on whatever the limit: a row of zeros has 1."""
+FEW = 0.01
+"""Share of wrong rows up to which nothing is sure: a row whose experts are chosen by a near-tie is one."""
+SAMPLE = 2
+"""A sample is wrong from this many times the limit in its own median on, where the median over all samples is right."""
+SHIFT_ROWS = 64
+"""Rows that are looked at for a shift by one."""
+STRAIGHT = 0.999
+"""Cosine from which on states that differ have the same direction: they were scaled."""
 MIN_ROWS = 4
 """Fewer shared tokens than this compare nothing."""
 
@@ -51,7 +61,7 @@ class SlotParity:
     expected: int | None
     """The dump's slot at the same place of its feed; None for what is no part of it, such as a last state: that decides nothing."""
     verdict: str
-    """`same`, `other slot`, `near`, `rows differ`, `no match`; `not compared` without a shared row."""
+    """`same`, `other slot`, `near`, `rows differ`, `few rows differ`, `no match`; `not compared` without a shared row."""
     nearest: int | None = None
     """The dump's slot with the smallest median error."""
     error: float | None = None
@@ -64,18 +74,28 @@ class SlotParity:
     """The first row that is wrong, where the rows differ from there on."""
     sample: str | None = None
     """The captured sample that `row` is in."""
+    wrong: int = 0
+    """Rows that are wrong, or not numbers, where the median is right …"""
+    of: int = 0
+    """… of so many."""
+    hint: str = ""
+    """What else is seen of states that are not the same: rows one place off, another scale."""
 
     def sentence(self) -> str:
         holds = "" if self.boundary is None else f", {boundary_phrase(self.boundary)}"
         numbers = "" if self.error is None else f" (median error {self.error:.2g}, worst token {self.worst:.2g})"
+        some = f"captured slot {self.slot} is the dump's slot {self.nearest} but for {self.wrong:,} of {self.of:,} rows, first row {self.row} of {self.sample}"
         return {
             "same": f"captured slot {self.slot} is the dump's slot {self.nearest}{holds}{numbers}",
             "other slot": f"captured slot {self.slot} is the dump's slot {self.nearest}{holds}, not its slot {self.expected}{numbers}",
             "near": f"captured slot {self.slot} is near the dump's slot {self.nearest}, further than rounding{numbers}{holds and '; it is' + holds[1:]}",
-            "rows differ": f"captured slot {self.slot} is the dump's slot {self.nearest} up to row {self.row} of {self.sample} and differs from there on",
+            "rows differ": some
+            if self.wrong
+            else f"captured slot {self.slot} is the dump's slot {self.nearest} up to row {self.row} of {self.sample} and differs from there on",
+            "few rows differ": some,
             "no match": f"captured slot {self.slot} is none of the dump's slots{holds and '; it is' + holds[1:]}",
             "not compared": f"captured slot {self.slot} was not compared",
-        }[self.verdict]
+        }[self.verdict] + (self.hint and f": {self.hint}")
 
 
 @dataclass(frozen=True)
@@ -120,10 +140,14 @@ class Parity:
         if not self.compared:
             why = few(sorted(set(self.samples["why"])), 2, "; ") if len(self.samples) else "no captured sample could be read"
             return f"Nothing to compare: {why}."
-        over = f"{self.rows:,} rows of {self.compared} samples"
+        held, unread = int(self.samples["of"].sum()), int((self.samples["of"] == 0).sum())
+        over = f"{self.rows:,} {'' if held == self.rows else f'of {held:,} '}rows of {self.compared} samples{f', {unread} more could not be read' if unread else ''}"
         if self.status is Status.PASS:
-            worst = max(s.error for s in self.slots if s.expected is not None)
-            return f"The captured states are those of the dump: {over}, median relative error at most {worst:.2g} (limit {self.limit:g})."
+            error, worst = (max(getattr(s, n) for s in self.slots if s.expected is not None) for n in ("error", "worst"))
+            return (
+                f"The captured states are those of the dump: {over}, median relative error at most {error:.2g} (limit {self.limit:g}), "
+                f"worst row {worst:.2g}."
+            )
         return f"Of {over}: {'; '.join(self.differences)}."
 
     def to_json(self) -> dict[str, Any]:
@@ -160,6 +184,7 @@ def parity(
             pairs.append(_compare(sample, other, shared))
             dtypes |= {s.dtype for s in (*sample.slots, *other.slots)}
     limit = max((ROUNDING.get(d, COARSE) for d in dtypes), default=max(ROUNDING.values()))
+    lines += [{"captured": key, "dump": None, "rows": 0, "of": 0, "why": f"cannot be read: {why}"} for key, why in capture.skipped.items()]
     count = len(captured[0].slots)
     feed = tuple(dump.feed.aux)
     aux = [s for s in range(count) if s != capture.feed.last]
@@ -197,11 +222,13 @@ class _Pair:
     key: str
     error: np.ndarray  # [C, S, T] of C captured and S dumped slots
     cosine: np.ndarray  # [C, S, T]
+    shifted: np.ndarray  # [2, C, S] median error of the captured rows against the dump's next, and its previous, rows
 
 
 def _compare(ours: Sample, theirs: Sample, rows: int) -> _Pair:
     shape = (len(ours.slots), len(theirs.slots), rows)
     error, cosine = np.full(shape, np.nan), np.full(shape, np.nan)
+    shifted = np.full((2, *shape[:2]), np.nan)
     for s, slot in enumerate(theirs.slots):
         b = slot[:rows].float()  # [T, H]
         norms = b.norm(dim=-1).clamp_min(1e-30)
@@ -211,7 +238,10 @@ def _compare(ours: Sample, theirs: Sample, rows: int) -> _Pair:
             a = states[:rows].float()
             error[c, s] = ((a - b).norm(dim=-1) / norms).numpy()
             cosine[c, s] = torch.nn.functional.cosine_similarity(a, b, dim=-1).numpy()
-    return _Pair(ours.key, error, cosine)
+            few = min(rows, SHIFT_ROWS)
+            for k, (mine, its) in enumerate(((slice(0, few - 1), slice(1, few)), (slice(1, few), slice(0, few - 1)))):
+                shifted[k, c, s] = np.median(((a[mine] - b[its]).norm(dim=-1) / norms[its]).numpy())
+    return _Pair(ours.key, error, cosine, shifted)
 
 
 class _Finder:
@@ -291,10 +321,53 @@ def _judge(s: int, expected: int | None, pairs: Sequence[_Pair], limit: float, w
         verdict = "same" if expected in (None, d) else "other slot"
     else:
         verdict = "near" if medians[d] <= NEAR else "no match"
-    told = wiring[d] if wiring is not None and verdict in ("same", "other slot", "rows differ") else None
+    wrong, of = 0, error.shape[1]
+    if verdict == "same":
+        masks = [(p.key, wrong_rows(p.error[s, d], limit)) for p in pairs]
+        wrong = sum(int(mask.sum()) for _, mask in masks)
+        if wrong:
+            odd = not np.isfinite(error[d]).all()  # which no rounding makes
+            verdict = "rows differ" if odd or wrong > FEW * of else "few rows differ"
+            sample, row = next((key, int(mask.argmax())) for key, mask in masks if mask.any())
+    hint = (
+        ""
+        if verdict in ("same", "other slot")
+        else _hint(s, d, pairs, limit, {key: mask for key, mask in masks if mask.all()} if wrong else {})
+    )
+    told = wiring[d] if wiring is not None and verdict in ("same", "other slot", "rows differ", "few rows differ") else None
     cosine = np.concatenate([p.cosine[s, d] for p in pairs])
     numbers = float(medians[d]), float(np.nanmax(error[d])), float(np.nanmedian(cosine))
-    return SlotParity(s, expected, verdict, d, *numbers, told, row, sample)
+    return SlotParity(s, expected, verdict, d, *numbers, told, row, sample, wrong, of, hint)
+
+
+def wrong_rows(error: np.ndarray, limit: float) -> np.ndarray:
+    """[T] bool of the [T] errors of one sample: rows far above the limit or no numbers; all rows where the sample's own median is."""
+    wrong = _wrong(error, limit)
+    return np.full_like(wrong, True) if not _median(error) <= SAMPLE * limit else wrong
+
+
+def _wrong(error: np.ndarray, limit: float) -> np.ndarray:
+    return ~(error <= min(WRONG * limit, MOST_WRONG))
+
+
+def _hint(s: int, d: int, pairs: Sequence[_Pair], limit: float, whole: dict[str, np.ndarray]) -> str:
+    """What is seen of a captured slot that is not the dump's, in words. whole: samples that are wrong as a whole."""
+    pairs = [p for p in pairs if p.key in whole] or pairs
+    said = [f"all of {few(sorted(whole), 3)}"] if whole else []
+    by_slot = _median(np.concatenate([p.error[s] for p in pairs], axis=1))  # [S]
+    other = int(np.nanargmin(by_slot))
+    if whole and other != d and by_slot[other] <= limit:
+        said.append(f"there it is the dump's slot {other}")
+    shifted = np.median([p.shifted[:, s] for p in pairs], axis=0)  # [2, S]
+    if np.nanmin(shifted, initial=np.inf) <= limit:
+        place, slot = np.unravel_index(np.nanargmin(shifted), shifted.shape)
+        said.append(f"its row t is row t {'+-'[place]} 1 of the dump's slot {slot}: rows are one place off")
+    cosines = np.nan_to_num(_median(np.concatenate([p.cosine[s] for p in pairs], axis=1)), posinf=-1.0, nan=-1.0)  # [S]
+    near = int(cosines.argmax())
+    turned = (2 * max(0.0, 1 - cosines[near])) ** 0.5  # what the direction alone explains of the error
+    if cosines[near] > STRAIGHT and by_slot[near] > max(limit, 2 * turned):
+        said.append(f"the direction of the dump's slot {near} (cosine {cosines[near]:.4f}) in another scale")
+    return ", ".join(said)
 
 
 def _likely(expected: int | None, nearest: int) -> tuple[int, ...]:
@@ -306,7 +379,7 @@ def first_wrong(error: np.ndarray, limit: float) -> int | None:
 
     The place is the one that divides right rows from wrong ones best; a row that is not a number is wrong.
     """
-    wrong = ~(error <= WRONG * limit)
+    wrong = _wrong(error, limit)
     before = np.concatenate([[0], np.cumsum(~wrong)])  # right rows before t
     after = wrong.sum() - np.concatenate([[0], np.cumsum(wrong)])  # wrong rows from t on
     t = int((before + after).argmax())
@@ -349,7 +422,7 @@ def _status(slots: Sequence[SlotParity]) -> Status:
     said = {s.verdict for s in slots if s.expected is not None} or {"not compared"}
     if said <= {"same"}:
         return Status.PASS
-    return Status.CANNOT_TELL if said <= {"same", "near", "not compared"} else Status.FAIL
+    return Status.CANNOT_TELL if said <= {"same", "near", "few rows differ", "not compared"} else Status.FAIL
 
 
 def _identified(captured: Sequence[Sample], source: Any) -> Wiring | None:
