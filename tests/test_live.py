@@ -20,6 +20,7 @@ from eaglelab.engines.conventions import Engine
 from eaglelab.live.compare import compare_text, same_answer
 from eaglelab.live.connect import connect
 from eaglelab.live.http import Http, parse_url
+from eaglelab.live.local import served_config
 from eaglelab.live.prompts import Prompt, PromptError, dump_prompts, file_prompts
 from eaglelab.live.run import record
 from eaglelab.live.secrets import command_without_secrets, without_secrets
@@ -257,7 +258,7 @@ def test_a_passing_fault_is_tried_again(contract, fault):
         ("500", "answers 500: .*the server says 500", 1),
         ("400", "answers 400", 1),
         ("404", "answers 404: no such path here", 1),
-        ("redirect", "answers 307 and points to http://127.0.0.1:9/elsewhere: give that address", 1),
+        ("redirect", "answers 307 and points to http://127.0.0.1:9/elsewhere, which is not followed", 1),
         ("invalid", "answers no JSON, expected a JSON object", 1),
         ("no keys", "the answer holds answer, expected", 1),
         ("NaN", "expected a list of token ids", 1),
@@ -330,6 +331,52 @@ def test_the_key_is_in_no_recording(contract, tmp_path):
     record(connect(contract.url, key=KEY, **FAST), PROMPTS, tmp_path / "r.jsonl")
     assert KEY not in (tmp_path / "r.jsonl").read_text()
     assert len(Recording.load(tmp_path / "r.jsonl").failures) == 1
+
+
+def test_a_key_that_the_server_echoes_is_shown_nowhere(contract, tmp_path):
+    server = connect(contract.url, key=KEY, **FAST)
+    http = server._http
+    ask = http._read
+    http._read = lambda response, where: (
+        ask(response, where).replace(b'"', f'"{KEY} '.encode(), 1) if response.status != 200 else ask(response, where)
+    )
+    contract.faults.append("400")
+    with pytest.raises(ServerError) as error:
+        server.generate([1, 2], 3)
+    assert KEY not in str(error.value)
+    http._read = lambda response, where: json.dumps(
+        {"text": f"you sent {KEY}", "output_ids": [1], "choices": [{"text": KEY}], "meta_info": {"x": KEY}}
+    ).encode()
+    answer = server.generate([1, 2], 3)
+    assert KEY not in f"{answer.text} {answer.meta_info}"
+    assert "***" in answer.text
+
+
+@pytest.mark.parametrize("name", ["token", "Authorization", "bearer", "secret", "password", "HF_TOKEN", "WANDB_API_KEY", "MY_KEY"])
+def test_names_of_secrets(name):
+    assert without_secrets({name: "s3cret"}) == {name: "***"}
+
+
+def test_secrets_in_commands_and_headers():
+    line = "HF_TOKEN=s3cret env X_KEY='s3 cret' python -m x --token s3cret --bos-token <s> -H 'Authorization: Bearer s3cret'"
+    assert (
+        command_without_secrets(line) == "HF_TOKEN=*** env X_KEY=*** python -m x --token *** --bos-token <s> -H 'Authorization: Bearer ***'"
+    )
+    assert without_secrets({"pad_token": "<p>", "token_ids": [1], "NUM_KEYS": 2}) == {"pad_token": "<p>", "token_ids": [1], "NUM_KEYS": 2}
+
+
+def test_a_relative_drafter_is_found_from_the_servers_own_folder(tmp_path):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "config.json").write_text('{"architectures": ["LlamaForCausalLMEagle3"]}')
+    code = "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); print(s.getsockname()[1], flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
+        port = int(run.stdout.readline())
+        found = served_config("d", f"http://127.0.0.1:{port}")
+        other = served_config("e", f"http://127.0.0.1:{port}")
+        run.stdin.close()
+    assert found == {"architectures": ["LlamaForCausalLMEagle3"]}
+    assert other is None
+    assert served_config("d", "http://10.0.0.1:1") is None
 
 
 # -- prompts -----------------------------------------------------------------------------------------------------------------------

@@ -288,7 +288,8 @@ def test_server_info_of_several_ranks_and_of_old_releases(tmp_path):
     counters = read(tmp_path, {"internal_states": [{"avg_spec_accept_length": 1.5}, {"avg_spec_accept_length": 2.5}, {}]})
     assert counters.accept_length == 2.0
     assert [(p.name, p.accept_length) for p in counters.parts] == [("DP0", 1.5), ("DP1", 2.5)]
-    assert "plain mean" in counters.notes[0]
+    assert counters.notes[0] == "1 of 3 ranks tell no accept length yet"
+    assert "plain mean" in counters.notes[1]
     old = {"server_args": {"speculative_num_steps": 5}, "avg_spec_accept_length": 3.25}
     assert (read(tmp_path, old).accept_length, read(tmp_path, old).num_steps) == (3.25, 5)
     for bad in (float("nan"), "2.0", True, 0.0):
@@ -367,3 +368,54 @@ def test_files_that_are_none(tmp_path):
     (tmp_path / "wide").write_bytes("{}".encode("utf-16"))
     with pytest.raises(CountersError, match="UTF-16"):
         read_counters(tmp_path / "wide")
+
+
+# -- what cannot be, and what is not one server's ----------------------------------------------------------------------------------
+
+
+def test_a_rank_that_was_reset_is_counted_from_there_on_and_the_others_are_not(tmp_path):
+    def text(*ranks):
+        names = ("spec_verify_calls_total", "generation_tokens_total")
+        return "".join(
+            f'sglang:{name}{{dp_rank="{r}",model_name="m"{extra}}} {n}\n'
+            for r, rank in enumerate(ranks)
+            for name, n, extra in zip(names, rank, ("", ',is_streaming="false"'), strict=True)
+        )
+
+    (tmp_path / "before").write_text(text((100, 190), (200, 600)))
+    (tmp_path / "after").write_text(text((1000, 2000), (10, 18)))
+    told = read_counters(tmp_path / "after", before=tmp_path / "before")
+    assert told.accept_length == pytest.approx((2000 - 190 + 18) / (1000 - 100 + 10))
+    assert any("fell between two scrapes" in note for note in told.notes)
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (vllm(5, [1]).replace("model_name=", "was=").replace("engine=", 'model_name="two",engine='), "several servers"),
+        ('sglang:spec_accept_length{model_name="m"} 2.0\n', r"several servers \(sglang, vllm\)"),
+    ],
+    ids=["two models", "two engines"],
+)
+def test_counters_of_two_servers_are_refused(tmp_path, other, said):
+    one = vllm(100, [50, 20, 10]).replace("engine=", 'model_name="one",engine=')
+    with pytest.raises(CountersError, match=said):
+        read(tmp_path, one + other)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        vllm(100, [50, 20, 10], accepted=900),
+        vllm(100, [150, 20, 10]),
+        'sglang:spec_accept_length{tp_rank="0"} 9.0\nsglang:spec_num_draft_tokens{tp_rank="0"} 4\n',
+        {"speculative_num_draft_tokens": 4, "internal_states": [{"avg_spec_accept_length": 9.0}]},
+        {"meta_info": {"spec_verify_ct": 2, "spec_num_correct_drafts": 90, "spec_num_proposed_drafts": 6, "completion_tokens": 92}},
+        {"num_spec_tokens": 3, "acceptance_histogram": [1, 0, 0, 0, 0, 1], "num_spec_steps": 2},
+        {"num_spec_tokens": 3, "per_step_accepted": [0, 2**40], "num_spec_steps": 2},
+    ],
+    ids=["accepted", "position", "gauge", "info", "answer", "histogram", "per step"],
+)
+def test_numbers_that_cannot_be_are_said_and_not_counted(tmp_path, content):
+    with pytest.raises(CountersError, match=r"cannot be|that can be|contradict each other|none with a verify pass that counts"):
+        read(tmp_path, content)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from eaglelab.live.secrets import HIDDEN
 from eaglelab.live.server import ServerError
 
 MAX_BYTES = 2**30
@@ -35,6 +36,8 @@ BUSY = (429, 502, 503, 504)
 CONNECT = 10.0
 """Seconds within which a server takes a connection."""
 BLOCK = 2**16
+SECRET = 4
+"""Characters from which on a key is taken out of every text: fewer, or digits, stand in an answer by chance."""
 SHOWN = 200
 """Characters of an answer that a message shows."""
 
@@ -67,6 +70,7 @@ class Http:
         Raises ServerError for a URL or a key that cannot be used.
         """
         self.url, self._secure, self._host, self._port, self._path = parse_url(url)
+        self._secret = key if key and len(key) >= SECRET and not key.isdecimal() else ""
         self._headers = {"Accept": "application/json, text/plain", "User-Agent": "eaglelab"}
         if key is not None:
             if not re.fullmatch(r"[\x21-\x7e]+", key):
@@ -96,6 +100,7 @@ class Http:
             try:
                 return ask()
             except ServerError as error:
+                error.args = (self._without_key(str(error)),)
                 if not error.transient or attempt == self._attempts or self._closed.is_set():
                     raise
                 wait = error.wait or self._backoff * 2 ** (attempt - 1) * random.uniform(0.8, 1.2)
@@ -128,6 +133,9 @@ class Http:
             )
         return found
 
+    def _without_key(self, text: str) -> str:
+        return text.replace(self._secret, HIDDEN) if self._secret else text
+
     def _ask(self, method: str, path: str, body: bytes | None, timeout: float) -> Answer:
         where = f"{method} {self.url}{path}"
         connection, sock, expired = self._connection(timeout), None, threading.Event()
@@ -150,6 +158,8 @@ class Http:
             connection.request(method, self._path + path, body, headers)
             response = connection.getresponse()
             read = self._read(response, where)
+            if self._secret:  # an answer may echo it
+                read = read.replace(self._secret.encode(), HIDDEN.encode())
             if expired.is_set():
                 raise TimeoutError
             return Answer(response.status, read, response.getheader("Content-Type", "").lower(), _headers(response))
@@ -250,7 +260,7 @@ def _status_text(answer: Answer, where: str) -> str:
     if answer.status == 407 or (answer.status >= 400 and "via" in answer.headers):
         return f"{text} ({said}): a proxy stands before the server; give the server's own address"
     if 300 <= answer.status < 400:
-        return f"{text} and points to {_shown(answer.headers.get('location', 'nowhere'))}: give that address"
+        return f"{text} and points to {_shown(answer.headers.get('location', 'nowhere'))}, which is not followed: give the address of the engine itself"
     if answer.status == 404:
         return f"{text}: no such path here. Is this the port of SGLang (30000) or vLLM (8000)?"
     if _is_html(answer):

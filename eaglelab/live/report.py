@@ -42,9 +42,10 @@ class LiveReport:
     without_counters: str
     rise: Rise
     replayed: dict[str, Predicted]
-    """The replay's walk through the same answers, by what is fed: `the server's config`, `the dump`."""
+    """The replay's walk through the same answers, by what is fed: `the server's config` (`the case's config` where the server's was not read),
+    `the dump`."""
     without_replay: str
-    """Why `replayed` lacks what the server's config feeds."""
+    """Why `replayed` lacks what the config feeds."""
 
     @property
     def exit_code(self) -> int:
@@ -192,7 +193,8 @@ def replays(inv: Investigation, recording: Recording) -> tuple[dict[str, Predict
     found: dict[str, Predicted] = {}
     why = ""
     try:
-        found["the server's config"] = inv.served.predicted(recording)
+        read = recording.session.draft_config is not None
+        found["the server's config" if read else "the case's config"] = inv.served.predicted(recording)
     except (NotGiven, ValueError) as error:
         why = str(error)
     with suppress(NotGiven, ValueError):

@@ -8,13 +8,20 @@ from typing import Any
 from eaglelab.outside_json import too_deep
 
 HIDDEN = "***"
-NAMES = r"api[_-]?keys?|password|passwd|secret|credentials?|access[_-]key|(?:auth|access|hf)[_-]token"
-SECRET = re.compile(rf"(^|[_-])({NAMES})$", re.IGNORECASE)
+NAMES = r"api[_-]?keys?|password|passwd|secret|credentials?|access[_-]key|(?:auth|access|hf|bearer)[_-]token|authorization|bearer"
+ENV = r"[A-Z][A-Z0-9_]*_(?:TOKEN|KEY|SECRET|PASSWORD)"
+"""Variables of the environment."""
+SECRET = re.compile(rf"(?i:(^|[_-])({NAMES})$|^token$)|^{ENV}$")
 """Names of values that are left out. `speculative_num_draft_tokens` or `bos_token` are none."""
 FLAG = re.compile(
-    rf"(--(?:[\w-]*-)?(?:{NAMES})(?:=|\s+))((?:\"[^\"]*\"|'[^']*'|(?!-)\S+)(?:\s+(?:\"[^\"]*\"|'[^']*'|(?!-)\S+))*)", re.IGNORECASE
+    rf"(--(?:(?:[\w-]*-)?(?:{NAMES})|token)(?:=|\s+))((?:\"[^\"]*\"|'[^']*'|(?!-)\S+)(?:\s+(?:\"[^\"]*\"|'[^']*'|(?!-)\S+))*)",
+    re.IGNORECASE,
 )
 """A flag of a command line that ends in such a name, and its values up to the next flag (vLLM takes several keys)."""
+
+
+LOOSE = re.compile(rf"(\b{ENV}=|(?i:\bbearer\s+))(\"[^\"]*\"|'[^']*'|[^\s\"',]+)")
+"""A variable set before a command, and a header."""
 
 
 def without_secrets(value: Any) -> Any:
@@ -31,4 +38,4 @@ def _clean(value: Any) -> Any:
 
 
 def command_without_secrets(line: str) -> str:
-    return FLAG.sub(rf"\1{HIDDEN}", line)
+    return LOOSE.sub(rf"\1{HIDDEN}", FLAG.sub(rf"\1{HIDDEN}", line))

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eaglelab.findings import few
 from eaglelab.outside_json import too_deep
 from eaglelab.served import answers, prometheus, server_info
 from eaglelab.served.counts import ServedCounts, count_of
@@ -119,6 +120,11 @@ def _text(path: Path) -> str:
 
 def from_scrapes(path: Path, scrapes: Sequence[prometheus.Scrape]) -> Counters:
     """scrapes: of one server, in order of time. Raises CountersError where they hold nothing of speculation."""
+    told = prometheus.servers(scrapes[-1])
+    if len(told) > 1:
+        raise CountersError(
+            f"{path.name} holds the counters of several servers ({few(told, 4)}): give the text of one, or one model's lines"
+        )
     unread = prometheus.unread(scrapes)
     found, notes = prometheus.vllm_counts(scrapes)
     total = _sum(list(found.values())) if found else None
@@ -130,6 +136,7 @@ def from_scrapes(path: Path, scrapes: Sequence[prometheus.Scrape]) -> Counters:
         return Counters(path, "prometheus", "vllm", total, total.accept_length, answers.COUNTED, parts, steps, None, unread, tuple(notes))
     gauges = prometheus.sglang_gauges(scrapes[-1])
     lengths = {rank: values["spec_accept_length"] for rank, values in gauges.items() if values.get("spec_accept_length", 0) >= 1}
+    lengths = _possible(lengths, _one(values.get("spec_num_draft_tokens") for values in gauges.values()), notes)
     generated, verify, fell = prometheus.sglang_verify_calls(scrapes)
     steps, tokens = (_one(values.get(name) for values in gauges.values()) for name in ("spec_num_steps", "spec_num_draft_tokens"))
     parts = tuple(Part(rank, None, value) for rank, value in lengths.items())
@@ -155,6 +162,14 @@ def from_scrapes(path: Path, scrapes: Sequence[prometheus.Scrape]) -> Counters:
             f"{path.name} is Prometheus text without speculation ({what}): was the server started with a drafter, and has it answered?"
         )
     return Counters(path, "prometheus", "sglang", None, value, definition, parts, steps, tokens, unread, tuple(notes))
+
+
+def _possible(lengths: dict[str, float], tokens: int | None, notes: list[str]) -> dict[str, float]:
+    """Without accept lengths above the draft tokens of a pass."""
+    kept = {rank: value for rank, value in lengths.items() if not tokens or value <= tokens}
+    if len(kept) < len(lengths):
+        notes.append(f"an accept length of {max(lengths.values()):g} with {tokens} draft tokens a pass cannot be: left out")
+    return kept
 
 
 def _one(values: Iterator[float | None]) -> int | None:
@@ -242,19 +257,25 @@ def from_answers(path: Path, found: Sequence[answers.Answer], unread: int = 0) -
 
 def _from_server_info(path: Path, content: dict[str, Any]) -> Counters | None:
     lengths, known = server_info.accept_lengths(content), server_info.settings(content)
+    notes: list[str] = []
+    steps, tokens = (count_of(known.get(f"speculative_{name}")) or None for name in ("num_steps", "num_draft_tokens"))
+    silent = server_info.ranks(content) - len(lengths)
+    told, lengths = len(lengths), _possible(lengths, tokens, notes)
+    if told and silent:
+        notes.append(f"{silent} of {silent + told} ranks tell no accept length yet")
     if not lengths:
+        if notes:
+            raise CountersError(f"{path.name} is server info without an accept length that can be: {notes[0]}")
         if any(answers.answers_in(content)):
             return None
         raise CountersError(
             f"{path.name} is server info without avg_spec_accept_length: no decode log line yet (every --decode-log-interval passes), or no drafter"
         )
-    notes = []
     if len(set(lengths.values())) > 1:
         notes.append(f"{len(lengths)} data-parallel ranks: their plain mean, since their verify passes are not told")
     parts = tuple(Part(rank, None, value) for rank, value in lengths.items())
     version = known.get("version")
     engine = f"sglang=={version}" if isinstance(version, str) and version[:1].isdigit() else "sglang"
-    steps, tokens = (count_of(known.get(f"speculative_{name}")) or None for name in ("num_steps", "num_draft_tokens"))
     value = sum(lengths.values()) / len(lengths)
     return Counters(path, "server_info", engine, None, value, server_info.DEFINITION, parts, steps, tokens, 0, tuple(notes))
 

@@ -96,30 +96,50 @@ def vllm_counts(scrapes: Sequence[Scrape]) -> tuple[dict[str, ServedCounts], lis
 
     A counter that fell, or began anew, was reset by a restart: counted from there on, and said.
     """
-    series = [_vllm_series(scrape) for scrape in scrapes]
     created = [_created(scrape) for scrape in scrapes]
     counts, notes = {}, []
+    for part, (values, anew) in _since([_vllm_series(scrape) for scrape in scrapes], created).items():
+        if anew:
+            notes.append(f"{_named(part)}: the counters were reset between two scrapes (a restart): counted from there on")
+        found = _counts_of(values)
+        if found is None:
+            notes.append(f"{_named(part)}: its counters are no counts, contradict each other, or some are missing")
+        else:
+            counts[part] = found
+    return counts, notes
+
+
+Series = Mapping[str, Mapping[str, float]]
+"""{engine or rank: {counter: value}}."""
+
+
+def _since(series: Sequence[Series], created: Sequence[Mapping[str, float]] = ()) -> dict[str, tuple[dict[str, float], bool]]:
+    """{part: (counters since the first scrape, or since the last reset of this part; whether it was reset)}."""
+    found = {}
     for part in sorted({part for one in series for part in one}):
-        base: dict[str, float] = {}
-        last: dict[str, float] = {}
+        base: Mapping[str, float] = {}
+        last: Mapping[str, float] = {}
+        reset = False
         for place, one in enumerate(series):
             now = one.get(part)
             if now is None:
                 continue
             if place == 0:
                 base = now if len(series) > 1 else {}
-            began = created[place].get(part)
+            began = created[place].get(part) if created else None
             anew = bool(last) and began is not None and created[place - 1].get(part) not in (None, began)
             if last and (anew or any(now.get(name, 0) < value for name, value in last.items())):
-                notes.append(f"{_named(part)}: the counters were reset between two scrapes (a restart): counted from there on")
-                base = {}
+                base, reset = {}, True
             last = now
-        found = _counts_of({name: value - base.get(name, 0) for name, value in last.items()})
-        if found is None:
-            notes.append(f"{_named(part)}: its counters are no counts, or some are missing")
-        else:
-            counts[part] = found
-    return counts, notes
+        found[part] = {name: value - base.get(name, 0) for name, value in last.items()}, reset
+    return found
+
+
+def servers(scrape: Scrape) -> list[str]:
+    """Engines, or models of one engine, whose samples of speculation stand in a scrape. More than one is no single server's text."""
+    engines = {name.split(":")[0] for name, _ in scrape.samples}
+    named = {value for _, labels in scrape.samples for label, value in labels if label == "model_name"}
+    return sorted(engines if len(engines) > 1 else named)
 
 
 def _named(part: str) -> str:
@@ -159,12 +179,16 @@ def _counts_of(values: Mapping[str, float]) -> ServedCounts | None:
         return None
     if any(not math.isfinite(v) or v < 0 or v != int(v) for v in values.values()):
         return None
+    if values["accepted_tokens"] > values.get("draft_tokens", math.inf):
+        return None
     positions = sorted(int(name.split()[1]) for name in values if name.startswith("accepted_tokens_per_pos "))
     joint = None
     if positions and positions == list(range(len(positions))):
         joint = tuple(int(values[f"accepted_tokens_per_pos {k}"]) for k in positions)
         whole = len(joint) * values["drafts"] >= values.get("draft_tokens", 0)  # else positions are missing
         joint = joint if whole and sum(joint) == int(values["accepted_tokens"]) else None
+        if joint and any(b > a for a, b in itertools.pairwise((int(values["drafts"]), *joint))):
+            return None
     return ServedCounts(int(values["drafts"]), int(values["accepted_tokens"]), joint)
 
 
@@ -182,23 +206,24 @@ def sglang_gauges(scrape: Scrape) -> dict[str, dict[str, float]]:
 
 def sglang_verify_calls(scrapes: Sequence[Scrape]) -> tuple[int | None, int | None, bool]:
     """(generated tokens, verify passes, whether a counter fell): differences of the first and last scrape, or since the start of one. None: not there."""
-    totals = [_totals(scrape) for scrape in scrapes]
-    first, last = totals[0], totals[-1]
-    fell = any(b[name] < a[name] for a, b in itertools.pairwise(totals) for name in a.keys() & b.keys())
-    if set(last) != set(SGLANG_COUNTERS) or any(not math.isfinite(v) for v in last.values()):
+    found = _since([_sglang_series(scrape) for scrape in scrapes]).values()
+    fell = any(anew for _, anew in found)
+    totals = {name: [values[name] for values, _ in found if name in values] for name in SGLANG_COUNTERS}
+    if not all(totals.values()) or any(not math.isfinite(v) for of in totals.values() for v in of):
         return None, None, fell
-    base = first if len(totals) > 1 and not fell and set(first) == set(last) else {}
-    verify, generated = (last[name] - base.get(name, 0) for name in SGLANG_COUNTERS)
-    return int(generated), int(verify), fell
+    verify, generated = (int(sum(totals[name])) for name in SGLANG_COUNTERS)
+    return generated, verify, fell
 
 
-def _totals(scrape: Scrape) -> dict[str, float]:
-    totals: dict[str, float] = {}
-    for (name, _), value in scrape.samples.items():
+def _sglang_series(scrape: Scrape) -> Series:
+    """By rank: the labels but those that one of the two counters alone has."""
+    found: dict[str, dict[str, float]] = {}
+    for (name, labels), value in scrape.samples.items():
         base = name.removesuffix("_total")
         if base in SGLANG_COUNTERS:
-            totals[base] = totals.get(base, 0) + value
-    return totals
+            rank = found.setdefault(_part(tuple(label for label in labels if label[0] != "is_streaming")), {})
+            rank[base] = rank.get(base, 0) + value
+    return found
 
 
 def unread(scrapes: Iterable[Scrape]) -> int:

@@ -19,11 +19,18 @@ def is_server_info(content: Any) -> bool:
     return isinstance(content, dict) and ("internal_states" in content or "avg_spec_accept_length" in content)
 
 
+def _states(content: Mapping[str, Any]) -> list[Any]:
+    states = content.get("internal_states", [content])
+    return [states] if isinstance(states, dict) else states if isinstance(states, list) else []
+
+
+def ranks(content: Mapping[str, Any]) -> int:
+    return len(_states(content))
+
+
 def accept_lengths(content: Mapping[str, Any]) -> dict[str, float]:
     """{rank: accept length} of the ranks that tell one."""
-    states = content.get("internal_states", [content])
-    states = [states] if isinstance(states, dict) else states if isinstance(states, list) else []
-    found = {}
+    states, found = _states(content), {}
     for rank, state in enumerate(states):
         value = state.get("avg_spec_accept_length") if isinstance(state, dict) else None
         if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 1:
