@@ -1,6 +1,9 @@
 """The documents say what the code does: formats, what they imply, and the commands."""
 
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from eaglelab.dumps import FORMATS
 from eaglelab.dumps.implied import Implied
 from eaglelab.dumps.layouts import LAYOUTS
 from eaglelab.dumps.listing import Listing
+from eaglelab.served import counters
 
 DOCS = Path(__file__).parents[1] / "docs"
 TEXT = (DOCS / "formats.md").read_text(encoding="utf-8")
@@ -38,3 +42,18 @@ def test_checks_that_are_named_exist():
     known = {check.id for check in CHECKS}
     assert named
     assert {name for name in named if not any(name == i or name.startswith(i + ".") for i in known)} == set()
+
+
+def test_every_kind_of_counters_has_its_row():
+    source = Path(counters.__file__).read_text(encoding="utf-8")
+    kinds = set(re.findall(r'Counters\(\s*path, "(\w+)"', source))
+    rows = [line for line in (DOCS / "served.md").read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    assert len(kinds) == 4
+    assert {kind for kind in kinds if not any(f"(`{kind}`)" in row for row in rows)} == set()
+    assert set(re.findall(r"\(`(\w+)`\)", "\n".join(rows))) == kinds
+
+
+def test_the_hooks_value_in_the_document_is_one():
+    code = re.search(r"python -c '(.*)'\)$", (DOCS / "capture.md").read_text(encoding="utf-8"), re.MULTILINE)[1]
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert json.loads(said)[0]["config"]["out"] == "/data/records"

@@ -7,6 +7,7 @@ import pytest
 from case_builder import build_case, make_world
 from contract_server import KEY, STEPS, ContractServer
 
+from eaglelab.case import open_case
 from eaglelab.cli import main
 from eaglelab.investigation import Investigation
 from eaglelab.live.report import default_out
@@ -35,6 +36,8 @@ def contract(world):
         return text[len(prompt) :]
 
     with ContractServer("sglang", answer) as server:
+        info = server.info
+        server.info = lambda: info() | {"speculative_draft_model_path": "somewhere/on/the/server"}
         yield server
 
 
@@ -60,13 +63,20 @@ def test_the_whole_way(case, contract, world, capsys, tmp_path):
     assert told["served"]["accept_length"] == pytest.approx(1 + sum(contract.accepted) / len(contract.accepted))
     assert told["counters"]["verify_steps"] == told["counters"]["requests_verify_steps"] == len(contract.accepted)
     assert "nobody else" in told["counters"]["notes"][0]
-    fed = told["replayed"]["the server's config"]
+    fed = told["replayed"]["the case's config"]
     assert fed["wiring"] == [2, 3, 5]
     assert fed["requests"] == 6
     assert fed["served"] == pytest.approx(told["served"]["accept_length"])
     assert fed["equal"] is False  # the pretended drafter is another one
-    assert list(told["replayed"]) == ["the server's config"]  # which is what the dump holds
+    assert list(told["replayed"]) == ["the case's config"]  # which is what the dump holds
     assert sum(len(a["input_ids"]) for a in contract.asked) == sum(world.prompts)
+
+
+def test_a_config_that_the_server_itself_tells_is_called_its_own(case, contract, capsys, tmp_path):
+    info = contract.info() | {"speculative_draft_model_path": str(open_case(case).drafter.path)}
+    contract.info = lambda: info
+    _, told = document(capsys, case, "--url", contract.url, "--out", tmp_path / "r.jsonl")
+    assert list(told["replayed"]) == ["the server's config"]
 
 
 def test_the_text_output_says_the_same(case, contract, capsys, tmp_path):
@@ -105,7 +115,7 @@ def test_another_target_is_told_by_its_own_logits(case, contract, capsys, tmp_pa
     assert told["text"]["identical"] == 0
     assert told["text"]["diagnosis"] == "other target"  # the case's lm_head prefers the dump's token everywhere
     assert {row["position"] for row in told["text"]["requests"]} == {10}
-    assert told["replayed"]["the server's config"]["requests"] == 6  # predicted up to there
+    assert told["replayed"]["the case's config"]["requests"] == 6  # predicted up to there
 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
@@ -251,7 +261,7 @@ def test_other_prompts_than_the_dumps(case, contract, world, capsys, tmp_path):
     assert code == 0
     assert told["text"]["diagnosis"] == "not compared"
     assert told["session"]["max_new_tokens"] == 9
-    assert told["replayed"]["the server's config"]["requests"] == 1  # found in the dump by its tokens
+    assert told["replayed"]["the case's config"]["requests"] == 1  # found in the dump by its tokens
 
 
 def test_steps_of_the_server_are_those_replayed(case, contract, capsys, tmp_path):
