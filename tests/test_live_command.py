@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from case_builder import build_case, make_world
@@ -10,8 +11,10 @@ from contract_server import KEY, STEPS, ContractServer
 from eaglelab.case import open_case
 from eaglelab.cli import main
 from eaglelab.investigation import Investigation
+from eaglelab.live import report
 from eaglelab.live.report import default_out
 from eaglelab.live.rise import rise
+from eaglelab.live.run import record
 from eaglelab.served import Recording
 
 SLOTS = [2, 3, 5, "final"]
@@ -178,6 +181,17 @@ def test_vllms_counters_give_the_acceptance_where_requests_tell_nothing(case, co
     assert told["served"]["counts"]["verify_steps"] == len(contract.accepted)
     assert told["served"]["accept_length"] == pytest.approx(1 + sum(contract.accepted) / len(contract.accepted))
     assert told["counters"]["requests_verify_steps"] is None
+
+
+def test_ctrl_c_and_no_answer_are_said(case, contract, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "record", lambda *a, **k: replace(record(*a, **k), stopped="interrupted"))
+    _, out, _ = live(capsys, case, "--url", contract.url, "--out", tmp_path / "r.jsonl")
+    assert "Not replayed: interrupted" in out
+    contract.faults.extend(["400"] * 6)
+    code, out, _ = live(capsys, case, "--url", contract.url, "--out", tmp_path / "none.jsonl")
+    assert code == 2
+    assert "Served acceptance: not told. No request was answered" in out
+    assert "Served accept length" not in out
 
 
 def test_a_server_without_a_drafter_tells_no_acceptance(case, contract, capsys, tmp_path):

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from eaglelab.metrics.definitions import define
-from eaglelab.served import LogError, ServedCounts, read_log
-from eaglelab.served.lines import LONGEST, LineReader
+from eaglelab.served import LogError, ServedCounts, read_log, sglang_log
+from eaglelab.served.lines import LONGEST, Line, LineReader
 from eaglelab.served.log import _Reading
 from eaglelab.served.rates import rate_formula
 
@@ -591,3 +591,14 @@ def test_line_numbers_and_blocks(tmp_path):
     assert [line.text for line in got] == lines
     assert [line.number for line in got] == list(range(1, 9001))
     assert [line.whole for line in got][-2:] == [True, False]
+
+
+def test_a_prefill_line_that_ends_early_gives_no_half_number():
+    whole = "[2026-01-01 00:00:00] Prefill batch, #new-seq: 1, #new-token: 128, #cached-token: 64, token usage: 0.01, #running-req: 12, #queue-req: 3"
+    read = sglang_log.parse(Line(1, whole, True))[0]
+    assert (read.new_tokens, read.cached_tokens, read.running, read.queue) == (128, 64, 12, 3)
+    for end in range(whole.index("#new-seq") + 1, whole.index("#queue-req: ") + 11):
+        for row in sglang_log.parse(Line(1, whole[:end], True)):
+            assert row.new_tokens in (None, 128)
+            assert row.cached_tokens in (None, 64)
+            assert row.running in (None, 12)

@@ -28,7 +28,9 @@ GLUED = re.compile(r"\[(?:\d{4}-\d{2}-\d{2} )?\d{2}:\d{2}:\d{2}|\(\w+ pid=\d+")
 PIECE = re.compile(r"\s?(#?[A-Za-z][\w ./()#-]*): (\S+)$")
 WHOLE_NUMBER = re.compile(r"\d{1,12}")
 THROUGHPUT = "gen throughput (token/s)"
-"""On every decode line, behind all other numbers but the queue."""
+"""On every decode line."""
+LAST = {"Decode": THROUGHPUT, "Prefill": "#queue-req"}
+"""Behind all other numbers of use."""
 TWO_DECIMALS = re.compile(r"\d{1,12}\.\d\d")
 
 START = re.compile(r"\bserver_args=(?:ServerArgs\(|\{)")
@@ -56,7 +58,7 @@ def parse(line: Line) -> list[LogRow]:
         glued = GLUED.search(line.text, mark.end(), end)
         body = line.text[mark.end() : glued.start() if glued else end]
         known = _fields(body, whole=line.whole and glued is None and end == len(line.text))
-        if mark[1] == "Decode" and known and THROUGHPUT not in known:
+        if known and LAST[mark[1]] not in known:
             known.popitem()  # ends before its time: so may the last number
         row = _row(mark[1].lower(), known)
         row.line = line.number
