@@ -79,7 +79,7 @@ def main() -> int:
     if missing:
         sys.exit(f"no engine in .live/{missing[0]}: `make live` builds vLLM's environment, `make live-all` both")
 
-    torch.set_num_threads(1)  # two threads on cores that others use wait for each other: 277 s instead of 7 were seen
+    torch.set_num_threads(1)  # two threads on cores that others use wait for each other: 277 s instead of 25 were seen
     predictor, rows = Predictor(), []
     for run in chosen:
         rows.append(Row(run.name, predicted_before(run, predictor)))
