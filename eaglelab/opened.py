@@ -462,9 +462,9 @@ def weight_bytes(folder) -> int:
 
 
 def is_recording(path: Path) -> bool:
-    """Whether a file begins as a recording does."""
+    """Whether a file begins as a recording does, however its JSON is spaced."""
     with path.open("rb") as file:
-        return file.read(64).lstrip().startswith(b'{"kind": "session"')
+        return b"".join(file.read(64).split()).startswith(b'{"kind":"session"')
 
 
 def relative_to_case(case: Case, path) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from eaglelab.cli import main
+from eaglelab.opened import is_recording
 from eaglelab.served import Recording
 
 EXAMPLE = Path(__file__).parents[1] / "data" / "example"
@@ -52,6 +53,17 @@ def test_a_recording_is_whole(path):
     assert not recording.failures
     assert [r.sample for r in recording.requests][:10] == [f"rows_0-10/data_{i}.pt" for i in range(10)]
     assert "launch_server" in recording.session.command or "api_server" in recording.session.command
+
+
+@pytest.mark.parametrize("spaced", ['{"kind": "session", "format": 1}', '{"kind":"session","format":1}', ' { "kind" : "session"}'])
+def test_a_recording_is_known_by_its_first_line_however_it_is_spaced(tmp_path, spaced):
+    (tmp_path / "r.jsonl").write_text(spaced + "\n")
+    assert is_recording(tmp_path / "r.jsonl")
+
+
+def test_other_json_is_no_recording(tmp_path):
+    (tmp_path / "r.jsonl").write_text('{"kind":"request","index":0}\n')
+    assert not is_recording(tmp_path / "r.jsonl")
 
 
 def test_both_engines_wrote_and_counted_the_same():
