@@ -14,7 +14,7 @@ from eaglelab.investigation import Investigation
 @needs_target
 def test_all_three_one_layer_off_is_told_by_value_and_by_replay(capsys, tmp_path):
     """The commonest silent fault: a drafter trained on outputs of layers, served with ids that mean inputs."""
-    case = example_without(tmp_path)
+    case = example_without(tmp_path, "log =", "counters =", "recordings =")  # of a server with another config
     (case / "target").symlink_to(EXAMPLE / "target")
     config = json.loads((case / "drafter" / "config.json").read_text())
     config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [1, 14, 26]

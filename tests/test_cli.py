@@ -381,7 +381,7 @@ def test_wiring_says_the_rule_and_that_a_copy_takes_the_originals_place(configs,
     _, out, _ = run(*arguments, "--boundaries", "3,31,59", "--write", text=True)
     assert "  rule: id k is boundary k + 1 when the first id is 1, else boundary k\n" in out
     assert "slot 0: id 2 -> " in out
-    assert "The engine reads config.json: keep a copy of that one and put this one in its place" in out
+    assert "First, put the corrected config where the engine reads it:\n  cp " in out
     assert not (configs / "config.sglang-0.5.23.json").unlink()
     _, out, _ = run(*arguments, "--boundaries", "2,30,58", "--write", text=True)
     assert "already so: nothing to change\n\nServe:\n" in out

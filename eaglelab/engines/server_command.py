@@ -293,7 +293,7 @@ def _sglang_record(line: Line, notes: list[str]) -> Line | None:
         return None
     from eaglelab.capture.sglang_hook import hook_spec
 
-    notes.append(f"The hook writes into {RECORDS} and must be installed beside the engine: pip install --no-deps eaglelab.")
+    notes.append(f"The hook writes into {RECORDS} and must be installed beside the engine: pip install --no-deps /path/to/eaglelab.")
     line = line.with_flag("--disable-radix-cache").with_flag("--disable-cuda-graph")
     return line.with_flag("--forward-hooks", json.dumps(hook_spec(RECORDS)))
 
