@@ -181,9 +181,11 @@ class ServedCase:
     @cached_property
     def reached(self) -> Reached | None:
         """By counters where they are given (exact), else by the log. None where neither tells an accept length."""
-        return self._counted() or self._logged()
+        return self.by_counters or self.by_log
 
-    def _counted(self) -> Reached | None:
+    @cached_property
+    def by_counters(self) -> Reached | None:
+        """What `[engine] counters` tell."""
         found = self.counters
         if found is None or found.accept_length is None:
             return None
@@ -197,7 +199,9 @@ class ServedCase:
             interval = (1 + low, 1 + high)
         return Reached(found.accept_length, name, found.definition, found.counts, interval, found.notes, _engine(found.engine))
 
-    def _logged(self) -> Reached | None:
+    @cached_property
+    def by_log(self) -> Reached | None:
+        """What `[engine] log` tells."""
         if self.log is None or (told := self.log.accept_length()).value is None:
             return None
         source = f"{relative_to_case(self.case, self.log.path)}, {told.lines:,} lines"
@@ -272,6 +276,11 @@ class ServedCase:
         if not samples:
             raise NotGiven("an answer to one of the dump's own prompts in the recording", LIVE)
         steps = recording.session.num_steps or inv.steps
+        most = max((n for r in recording.requests for n in (*(r.accepted or ()), len(r.histogram or (0,)) - 1)), default=0)
+        if most > steps:
+            raise NotGiven(
+                f"how many steps the recording's server drafted ({most} were accepted, {steps} are assumed)", "its session names num_steps"
+            )
         found = predict(recording, inv.drafter, samples, rows, Variant(feed), target_embed=table, steps=steps)
         return Predicted(wiring, found, *_pairs(found))
 
@@ -341,7 +350,7 @@ class ServedCase:
                 r.definition,
                 "; ".join(r.notes),
             )
-            for r in (self._counted(), self._logged())
+            for r in (self.by_counters, self.by_log)
             if r is not None
         ]
         columns = ["source", "accept_length", "verify_passes", "exact", "definition", "notes"]

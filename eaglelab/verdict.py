@@ -99,12 +99,12 @@ def _wiring(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
         words = f"{ground} boundaries {held} and {inv.engine.title} feeds it {fed}.{cost}"
     else:
         words = f"{inv.engine.title} feeds boundaries {fed}, and the dump does not hold that. {match.evidence}{cost}"
-    words += _confirmed(by_id, fed)
+    words += _confirmed(by_id, fed, inv)
     changes = _changes(match.numbers.get("ids", {}), inv)
     if works is FAIL:
         words += " The drafter does not work on its own dump either, so this change alone may not help."
     if said := _another_config(by_id, fed, held):
-        would = f"By the case's config it would feed {fed}, and the dump feeds {held}.{cost}"
+        would = f"By the case's config it would feed {fed}, and the dump feeds {held}." + (f" What that would cost:{cost}" if cost else "")
         then = "Name the config that was served in `[engine] draft_config` and check again, before any ids are changed."
         return Verdict("wiring", "likely", f"{said} {would} {then}")
     if held.known:
@@ -130,13 +130,13 @@ def _another_config(by_id: dict[str, Finding], fed: Wiring, held: Wiring) -> str
     return words
 
 
-def _confirmed(by_id: dict[str, Finding], fed: Wiring) -> str:
+def _confirmed(by_id: dict[str, Finding], fed: Wiring, inv: Investigation) -> str:
     """What the server itself says of a wrong wiring: states captured from it, and its counters beside the prediction for what it feeds."""
     words, parity, expected = "", by_id.get("served.parity"), by_id.get("served.expected")
     if parity is not None and parity.status is FAIL:
         words += f" States captured from the server show it: {parity.title}."
-    if expected is not None and expected.numbers.get("as_fed"):
-        numbers = expected.numbers
+    numbers = {} if expected is None else expected.numbers
+    if numbers.get("as_fed") and numbers.get("engine") in (None, inv.engine.name):
         if not numbers["same_text"]:
             words += f" What the server says agrees: {expected.title}."
         elif numbers["fed"]["wiring"] == fed.to_json():
@@ -217,6 +217,8 @@ def _config(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     costs = by_id.get("replay.flags")
     if costs is not None and costs.status is PASS:
         told |= FLAGS  # read otherwise than trained, at no cost
+    if "served.expected" in by_id and by_id["served.expected"].numbers.get("as_fed"):
+        told.add("config.algorithm")  # the server drafts as EAGLE3 does, whatever the case's launch line says
     bad = [f for k, f in by_id.items() if (k.startswith("config.") or k == "wiring.engine") and f.status is FAIL and k not in told]
     if costs is not None and costs.status is FAIL and _status(by_id, "replay.choices") is not FAIL:
         bad.append(costs)
@@ -262,8 +264,10 @@ def _no_fault(by_id: dict[str, Finding], inv: Investigation) -> Verdict:
     aside += f" Also failing: {'; '.join(failing)}." if failing else ""
     # That there is nothing to hold a mask against is no sign against it.
     doubts = failing or [f for f in open_questions if f.id != "text.shift" or f.numbers.get("by", "error")]
+    served = by_id.get("served.expected")
+    if served is not None and served.numbers.get("outside"):
+        return Verdict("cannot tell", "cannot tell", f"{served.title}. Configs, dump and drafter show no fault.{aside} {served.next}")
     if _status(by_id, "wiring.match") is PASS and _status(by_id, "replay.works") is PASS:
-        served = by_id.get("served.expected")
         reached = served is not None and served.status is PASS
         text = f"The engine feeds what the drafter was trained on, and the drafter works on its own.{reach}{aside} " + (
             f"{served.title}: nothing is lost on the way to the server; if it is slow, that is a matter of cost."

@@ -173,7 +173,9 @@ def test_the_template_uncommented_names_every_key_and_is_a_case(tmp_path):
         for key in fields(kind):
             assert re.search(rf"^(?:{key.name} = |\[{section}\.{key.name}\])", text, flags=re.MULTILINE), (section, key.name)
     for name in re.findall(
-        r'^(?:path|embed|vocabulary|config|sketch|tokenizer|log|counters|recordings|capture|draft_config|trace|metrics|table) = "([^"]+)"', text, flags=re.M
+        r'^(?:path|embed|vocabulary|config|sketch|tokenizer|log|counters|recordings|capture|draft_config|trace|metrics|table) = "([^"]+)"',
+        text,
+        flags=re.M,
     ):
         (tmp_path / name).mkdir(parents=True, exist_ok=True) if not name.startswith("/") else None
     (tmp_path / "launch.sh").write_text("python -m sglang.launch_server --model-path m")

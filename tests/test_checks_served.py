@@ -592,6 +592,63 @@ def test_a_log_without_speculation_cannot_tell(cases, tmp_path):
     assert "served.expected" not in found
 
 
+# -- sources that contradict each other, and recordings that no walk predicts ----------------------------------------------------------------
+
+
+def test_the_log_of_another_run_than_the_counters_is_told(cases, world, walked, tmp_path):
+    near = noisy()
+    path = written(tmp_path, *(decode(i * 10, near(3.4)) for i in range(30)))
+    record(cases["right"] / "counted.jsonl", world, lambda i: {"accepted": tuple(walked["right"][i])}, session(RIGHT))
+    inv = with_engine(cases["right"], counters=cases["right"] / "counted.jsonl", log=path)
+    found = by_id(inv, "served.log")["served.log.counters"]
+    assert found.status is Status.CANNOT_TELL
+    assert found.title.startswith("The log is of another run than the counters: 3.4")
+    assert verdict(list(run_checks(inv)), inv).confidence != "sure"
+
+
+def test_a_server_outside_what_any_wiring_predicts_is_no_healthy_one(cases, tmp_path):
+    """On other text than the dump's: no fault is shown, and none is denied."""
+    near = noisy()
+    inv = with_engine(cases["right"], log=written(tmp_path, *(decode(i * 10, near(1.01)) for i in range(30))))
+    every = list(run_checks(inv))
+    assert next(f for f in every if f.id == "served.expected").numbers["outside"]
+    said = verdict(every, inv)
+    assert (said.stage, said.confidence) == ("cannot tell", "cannot tell")
+    assert "on other text that may be" in said.text
+
+
+def test_another_engines_counters_confirm_nothing(cases, world, walked):
+    record(
+        cases["wrong"] / "vllm.jsonl", world, lambda i: {"accepted": tuple(walked["wrong"][i])}, session([0, 1, 2], engine="vllm==0.32.0")
+    )
+    inv = with_engine(cases["wrong"], counters=cases["wrong"] / "vllm.jsonl")
+    assert "confirm it" not in verdict(list(run_checks(inv)), inv).text
+
+
+def test_a_sampled_recording_is_not_predicted(cases, world, walked):
+    record(cases["right"] / "hot.jsonl", world, lambda i: {"accepted": tuple(walked["right"][i])}, session(RIGHT, temperature=0.7))
+    found = by_id(with_engine(cases["right"], counters=cases["right"] / "hot.jsonl"), "served.expected")["served.expected"]
+    assert (found.status, found.title.split(",")[0]) == (Status.CANNOT_TELL, "The recording was sampled at temperature 0.7")
+
+
+def test_more_accepted_than_the_assumed_steps_is_not_predicted(cases, world):
+    unsaid = session(RIGHT, num_steps=None, eagle_topk=None, num_draft_tokens=None)
+    record(cases["right"] / "unsaid.jsonl", world, lambda i: {"accepted": (9, 0, 1)}, unsaid)
+    inv = with_engine(cases["right"], counters=cases["right"] / "unsaid.jsonl")
+    found = by_id(inv, "served.expected")["served.expected"]
+    assert found.status is Status.NOT_GIVEN
+    assert "how many steps the recording's server drafted (9 were accepted" in found.title
+
+
+def test_what_a_recording_lacks_is_said(cases, world, walked):
+    path = cases["right"] / "cut.jsonl"
+    record(path, world, lambda i: {"accepted": tuple(walked["right"][i])}, session(RIGHT))
+    path.write_text("\n".join(path.read_text().splitlines()[:-1]) + '\n{"kind": "requ')
+    found = by_id(with_engine(cases["right"], counters=path), "served.acceptance")["served.acceptance"]
+    assert "1 lines were cut off or damaged" in found.evidence
+    assert "The recording was not ended." in found.evidence
+
+
 # -- the difference of two ratios --------------------------------------------------------------------------------------------------------
 
 

@@ -27,6 +27,8 @@ BARELY = 1.2
 """Accept length up to which a drafter can hardly pay for itself."""
 MANY = 50
 """Verify passes from which "never" and "always" are said of a server."""
+ANOTHER = 0.1
+"""Relative difference of two accept lengths from which they are not called one run's: a log also holds what others asked."""
 OTHER = (
     "The server was fed or computes something else: another drafter or config than the case's, a quantised target, a bug of prefix cache or "
     "graphs in this version. Record again with one thing changed at a time (`--disable-radix-cache`, graphs off, the dump's own target); "
@@ -55,7 +57,7 @@ def acceptance(inv: Investigation) -> Iterator[Finding]:
     evidence += f" Joint acceptance: {per_step}." if per_step else " Acceptance by step is not told."
     if reached.interval is not None:
         evidence += " On other prompts like these, {:.2f} to {:.2f} (95 %).".format(*reached.interval)
-    evidence += "".join(f" {note[0].upper()}{note[1:]}." for note in reached.notes)
+    evidence += "".join(f" {note[0].upper()}{note[1:]}." for note in (*reached.notes, *_incomplete(side.recording)))
     yield Finding(
         id="served.acceptance",
         title=f"{who} accepted no drafted token{told}"
@@ -82,6 +84,14 @@ def acceptance(inv: Investigation) -> Iterator[Finding]:
     )
 
 
+def _incomplete(recording: Recording | None) -> list[str]:
+    """What a recording lacks, one sentence each."""
+    if recording is None:
+        return []
+    lacks = {"requests got no answer": len(recording.failures), "lines were cut off or damaged and are not read": recording.cut_lines}
+    return [f"{n} {what}" for what, n in lacks.items() if n] + ["the recording was not ended"] * (not recording.ended)
+
+
 # -- served beside predicted ---------------------------------------------------------------------------------------------------------
 
 
@@ -99,6 +109,9 @@ def expected(inv: Investigation) -> Iterator[Finding]:
 def _on_the_same_text(inv: Investigation, recording: Recording) -> Finding:
     """A recording's answers, walked through. What the config costs is a failure, though the server does what the config says."""
     side, right = inv.served, inv.served.right_wiring
+    if recording.session.temperature:
+        title = f"The recording was sampled at temperature {recording.session.temperature:g}, and the walk predicts greedy servers alone"
+        return Finding("served.expected", title, Status.CANNOT_TELL, next=f"Record greedily: {LIVE}.")
     fed = side.predicted(recording)
     other = side.predicted(recording, right) if right is not None and right != fed.wiring else None
     who = _title(inv, parse_engine(recording.session.engine) if recording.session.engine else None)
@@ -134,6 +147,7 @@ def _on_the_same_text(inv: Investigation, recording: Recording) -> Finding:
             "as_fed": bool(fed.equal),
             "as_right": as_right,
             "same_text": True,
+            "engine": recording.session.engine and parse_engine(recording.session.engine).name,
         },
         next=_what_next(inv, fed, costs, as_right),
     )
@@ -220,7 +234,15 @@ def _on_other_text(inv: Investigation, reached: Reached) -> Finding:
         status=Status.FAIL if costs else Status.PASS if agrees else Status.CANNOT_TELL,
         claim=f"{who} feeds {wiring}. Served: {reached.source}.",
         evidence=f"Predicted on the dump's answers, not on the text that was served: {mean:.2f}, on other text like it {low:.2f} to {high:.2f} (95 % by sample).",
-        numbers={"served": reached.accept_length, "predicted": ranges, "as_fed": agrees, "as_right": as_right, "same_text": False},
+        numbers={
+            "served": reached.accept_length,
+            "predicted": ranges,
+            "as_fed": agrees,
+            "as_right": as_right,
+            "same_text": False,
+            "engine": reached.engine and reached.engine.name,
+            "outside": not any(inside.values()),
+        },
         next=CHANGE if costs else "" if agrees else f"Compare on the same text: {LIVE}.",
     )
 
@@ -368,6 +390,7 @@ def log(inv: Investigation) -> Iterator[Finding]:
         evidence=f"{starts} start{'s' if starts > 1 else ''} of the server in {log.lines:,} lines of the log. {_rates(lines)}".strip(),
         numbers={"lines": len(lines), "low": low, "high": high, "starts": starts},
     )
+    yield from _of_another_run(inv)
     yield from _graphs(inv, over_time.graphs(table))
     if (alike := over_time.constant(table)) is not None:
         yield Finding(
@@ -403,6 +426,27 @@ def log(inv: Investigation) -> Iterator[Finding]:
             evidence=f"Difference {apart.after - apart.before:+.2f} ({apart.low:+.2f} to {apart.high:+.2f}) over {apart.lines:,} lines.",
             numbers=vars(apart),
             next="Do the ranks get the same traffic? Then one of them runs other weights, flags or code.",
+        )
+
+
+def _of_another_run(inv: Investigation) -> Iterator[Finding]:
+    """The log beside the counters: another engine, or another accept length, is another run."""
+    counted, logged = inv.served.by_counters, inv.served.by_log
+    if counted is None or logged is None:
+        return
+    engines = [r.engine for r in (counted, logged) if r.engine is not None]
+    other = len(engines) == 2 and not _same_setting(*engines)
+    spans = [r.interval or (r.accept_length,) * 2 for r in (counted, logged)]
+    apart = abs(counted.accept_length - logged.accept_length) > ANOTHER * counted.accept_length
+    if other or (apart and max(low for low, _ in spans) > min(high for _, high in spans)):
+        yield Finding(
+            "served.log.counters",
+            f"The log is of another run than the counters: {logged.accept_length:.2f} in {logged.source}, {counted.accept_length:.2f} in {counted.source}",
+            Status.CANNOT_TELL,
+            claim="`[engine] log` and `counters` are of one server.",
+            evidence=" and ".join(dict.fromkeys(e.title for e in engines)) + " wrote them." if other else "Their intervals do not meet.",
+            numbers={"log": logged.accept_length, "counters": counted.accept_length},
+            next="Name the log and the counters of one and the same run.",
         )
 
 

@@ -16,7 +16,7 @@ PASSES = ("decode", "interval")
 """Events of a running server that carry an accept length: SGLang's decode lines, vLLM's interval lines."""
 ENOUGH = 12
 """Lines of one start from which its first and last third are compared."""
-CONSTANT = 20
+CONSTANT = 10
 """Lines from which one and the same accept length is no chance."""
 FALLS, APART = 0.05, 0.1
 """Relative differences from which a fall over time, or one between ranks, is worth a word."""
