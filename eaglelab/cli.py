@@ -438,6 +438,8 @@ def _length(value: float | None) -> str:
 
 def draft_trees(inv, topk: int | None, num_draft_tokens: int | None) -> tuple[dict[str, Any], str]:
     """Trees on the dump's feed and the engine's, by name, and why there are none where the launch line asks for some that cannot be had."""
+    if topk is None and num_draft_tokens is not None and (inv.launch is None or (inv.launch.eagle_topk or 1) == 1):
+        raise ValueError(f"--draft-tokens {num_draft_tokens} is of a tree: give --topk above 1 with it; a chain drafts --steps tokens")
     feeds = [v for v in (inv.feeds.dump, inv.feeds.engine) if v is not None]
     try:
         drafted = {v.name: inv.tree_replay(v, topk=topk, num_draft_tokens=num_draft_tokens) for v in feeds}

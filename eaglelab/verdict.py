@@ -278,7 +278,9 @@ def _no_fault(by_id: dict[str, Finding], inv: Investigation) -> Verdict:
         few = inv.dump is not None and len(inv.samples) < FEW_SAMPLES
         return Verdict("none found", "likely" if doubts or few else "sure", text + left)
     if not open_questions and "dump.health" not in by_id and not missing:  # `check --cheap`
-        return Verdict("none found", "cannot tell", "Configs and file headers show no fault by themselves; nothing else was looked at.")
+        return Verdict(
+            "none found", "cannot tell", "What can be read without the dump shows no fault by itself; nothing else was looked at."
+        )
     broken = [f for f in open_questions if "error" in f.numbers]  # an input that cannot be used: first of all mend it
     steps = "; ".join(dict.fromkeys(f.next.rstrip(".") for f in broken or [*open_questions, *missing] if f.next))
     text = (

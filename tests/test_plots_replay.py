@@ -1,32 +1,12 @@
 """Figures of a replay: what the title says comes from the data, and odd data still draw."""
 
-import matplotlib as mpl
-
-mpl.use("Agg")
-
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
+from figures import INF, NAN, closed, drawn, title  # noqa: F401 - closed closes what a test drew
 
 from eaglelab.acceptance import StepCounts
 from eaglelab.plots.replay import acceptance_by_step, acceptance_table, accepted_histogram, printed_table, ranked_feeds, slot_use, two_feeds
-
-INF, NAN = float("inf"), float("nan")
-
-
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    plt.close("all")
-
-
-def drawn(ax):
-    ax.figure.savefig("/dev/null", format="png")
-    return ax
-
-
-def title(ax):
-    return ax.get_title(loc="left").replace("\n", " ")
 
 
 def counts(counted, right, complete, joint):

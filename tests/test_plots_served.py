@@ -1,31 +1,11 @@
 """Figures of served acceptance: the title is the finding, odd data still draw."""
 
-import matplotlib as mpl
-
-mpl.use("Agg")
-
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
+from figures import INF, NAN, closed, drawn, title  # noqa: F401 - closed closes what a test drew
 
 from eaglelab.plots.served import accept_length_over_log, joint_by_step, predicted_and_served
-
-INF, NAN = float("inf"), float("nan")
-
-
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    plt.close("all")
-
-
-def drawn(ax):
-    ax.figure.savefig("/dev/null", format="png")
-    return ax
-
-
-def title(ax):
-    return ax.get_title(loc="left").replace("\n", " ")
 
 
 def lengths(*rows):

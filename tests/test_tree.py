@@ -419,3 +419,10 @@ def test_nodes_and_lanes_are_sglangs(sglang, shape):
     linked = [[-1 if c // topk == 0 else parent_list[w, c // topk].item() for c in line] for w, line in enumerate(chosen.tolist())]
     assert torch.cat(mine.parents, 1).gather(1, place).tolist() == linked
     assert not mine.near_tie.any()
+
+
+def test_draft_tokens_without_a_tree_are_refused(world, tmp_path, capsys):
+    path = case_with(world, tmp_path, 1, 3)
+    code, data = replayed(capsys, path, "--draft-tokens", 8)
+    assert code == 2
+    assert "--draft-tokens 8 is of a tree: give --topk above 1" in data["error"]
