@@ -16,10 +16,10 @@ def lengths(*rows):
     ("rows", "said"),
     [
         ([("a", True, 1.80, 1.7, 1.9, 1.79), ("b", False, 1.1, 1.0, 1.2, 1.1)], "All 2 recordings were served as predicted, within 0.01 of accept length"),
-        ([("a", True, 1.80, 1.7, 1.9, 1.80)], "The recording was served as predicted, within 0.00 of accept length"),
+        ([("a", True, 1.80, 1.7, 1.9, 1.80)], "The recording was served as predicted, to two decimals of accept length"),
         ([("a", True, 1.79, 1.7, 1.9, 1.8), ("b", True, 1.3, 1.2, 1.4, 1.8)], "b reached 1.30 where 1.80 was predicted"),
         ([("a", False, 1.2, NAN, NAN, NAN)], "Accept lengths as served; none could be predicted"),
-        ([("a", False, 1.2, 0.0, INF, 1.2)], "The recording was served as predicted, within 0.00 of accept length"),
+        ([("a", False, 1.2, 0.0, INF, 1.2)], "The recording was served as predicted, to two decimals of accept length"),
     ],
 )  # fmt: skip
 def test_the_lengths_title_is_the_finding(rows, said):

@@ -48,11 +48,12 @@ def joint_by_step(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     else:
         worst = table.loc[gap.idxmax()]
         title = (
-            f"Served and predicted acceptance are the same at every step, within {100 * gap.max():.1f} points"
+            "Served and predicted acceptance are the same at every step"
+            + (f", within {100 * gap.max():.1f} points" if gap.max() >= 0.0005 else " to 0.1 points")
             if gap.max() < CLOSE
             else f"{worst['recording']} was served {worst['served']:.1%} at step {worst['step']}, predicted {worst['predicted']:.1%}"
         )
-    return finish(ax, title, "drafted step", "joint acceptance")
+    return finish(ax, title, "drafted step (0 is the first)", "joint acceptance")
 
 
 def predicted_and_served(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
@@ -65,7 +66,7 @@ def predicted_and_served(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     ax = axes(ax, 7.2, 1.7 + 0.45 * len(table))
     y = np.arange(len(table))[::-1]
     for place, row in zip(y, table.itertuples(), strict=True):
-        color = EVIDENCE if row.right else CLAIM
+        color = OTHER if pd.isna(row.predicted) else EVIDENCE if row.right else CLAIM
         ax.plot([row.predicted, row.served], [place, place], color=color, linewidth=1.2)
         if np.isfinite([row.low, row.high]).all():
             ax.plot([row.low, row.high], [place, place], color=color, linewidth=6, alpha=0.25, solid_capstyle="butt")
@@ -92,7 +93,7 @@ def _length_title(table: pd.DataFrame) -> str:
     if apart.max() <= CLOSE:
         within = (told["served"] - told["predicted"]).abs().max()
         all_of = "The recording was" if len(told) == 1 else f"All {len(told)} recordings were"
-        return f"{all_of} served as predicted, within {within:.2f} of accept length"
+        return f"{all_of} served as predicted, {f'within {within:.2f} of' if within >= 0.005 else 'to two decimals of'} accept length"
     row = told.loc[apart.idxmax()]
     return f"{row['recording']} reached {row['served']:.2f} where {row['predicted']:.2f} was predicted"
 
