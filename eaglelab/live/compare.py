@@ -32,6 +32,17 @@ NEAR_TIE = 0.25
 """Gap of two logits that rounding to bf16 may close: its spacing is 0.06 to 0.12 for logits of 16 to 32, and the states are rounded too."""
 
 COLUMNS = ["request", "sample", "expected", "served", "same", "position", "ours", "theirs", "before", "gap", "finish"]
+SHOWN = {
+    "sample": "sample",
+    "expected": "dump's tokens",
+    "served": "server's tokens",
+    "same": "same to the end",
+    "position": "first different",
+    "ours": "dump's token there",
+    "theirs": "server's token there",
+    "gap": "gap (logits)",
+}
+"""What the columns that people read are called there."""
 
 
 @dataclass(frozen=True)
