@@ -7,12 +7,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from eaglelab.plots.style import CLAIM, DRAFT, EVIDENCE, MARKERS, OTHER, PURPLE, SKY, TEXT, VERIFY, axes, finish, percents
+from eaglelab.served_case import CLOSE
 
 COLORS = {True: (EVIDENCE, SKY, VERIFY), False: (CLAIM, DRAFT, PURPLE)}
 """Of recordings fed what the drafter was trained on, and of others."""
 
-CLOSE = 0.02
-"""Accept lengths this far apart, relative to the predicted, are called equal: what bf16 and the cut last step leave."""
+SAME_STEP = 0.02
+"""Rates of acceptance at a step that are less than this apart are called the same in a title."""
 
 
 def joint_by_step(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
@@ -50,7 +51,7 @@ def joint_by_step(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
         title = (
             "Served and predicted acceptance are the same at every step"
             + (f", within {100 * gap.max():.1f} points" if gap.max() >= 0.0005 else " to 0.1 points")
-            if gap.max() < CLOSE
+            if gap.max() < SAME_STEP
             else f"{worst['recording']} was served {worst['served']:.1%} at step {worst['step']}, predicted {worst['predicted']:.1%}"
         )
     return finish(ax, title, "drafted step (0 is the first)", "joint acceptance")

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LARGEST = 2**29
-MOST_NOTES = 20
 EXPECTED = (
     "a recording of `eaglelab live`, Prometheus text (curl …/metrics), SGLang's /server_info, or answers with their meta_info or speculative metrics "
     "(JSON or JSON lines)"

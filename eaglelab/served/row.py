@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-EVENTS = ("start", "restart", "decode", "prefill", "interval", "total", "request")
-
 
 @dataclass(slots=True)
 class LogRow:
