@@ -468,7 +468,15 @@ def test_a_server_that_dies_stops_the_run_and_its_return_goes_on_with_it(contrac
     assert third.asked == 0
 
 
-def test_ctrl_c_keeps_what_is_there(contract, tmp_path, monkeypatch):
+@pytest.fixture
+def interruptible():
+    """A job that a shell starts in the background ignores Ctrl-C, and so would the test."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_keeps_what_is_there(contract, tmp_path, interruptible):
     contract.faults.extend(["hang", "hang"])
     server = connect(contract.url, **FAST)
     main = threading.main_thread().ident
