@@ -22,8 +22,10 @@ INFO = re.compile(
 )
 STATE = re.compile(r"spec_|speculative_|last_gen_throughput|effective_max_running")
 META = re.compile(r"^(spec_accept_length|spec_accept_rate|cached_tokens)$")
-NOISE = re.compile(r"Unsupported dimension or dtype for prepacking|Ignore import error when loading|UserWarning|^  warnings\.warn\(")
-"""What SGLang prints for each weight and each model class that the stand-in or a CPU lacks, and Python's warnings."""
+NOISE = re.compile(
+    r"Unsupported dimension or dtype for prepacking|Ignore import error when loading|UserWarning|^  warnings\.warn\(|distributed_init_method="
+)
+"""What SGLang prints for each weight and each model class that the stand-in or a CPU lacks, Python's warnings, vLLM's temporary file."""
 LOGGED = ("vllm-right", "sglang-claimed")
 """Runs whose log is shipped, one an engine: the example has to stay below 30 MB."""
 
