@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import re
 import sys
@@ -13,22 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from eaglelab import __version__
-from eaglelab.findings import Finding, Status, exit_code, plain
+from eaglelab.commands import bench, cost, flags, sweep, trace
+from eaglelab.commands.arguments import DTYPES, count, count_or_all, samples, where
+from eaglelab.commands.terminal import first_rows, print_finding, print_json, short, show, visible
+from eaglelab.findings import Finding, exit_code
 from eaglelab.opened import NotGiven
 
-MARKS = {
-    Status.PASS: "ok",
-    Status.FAIL: "FAIL",
-    Status.CANNOT_TELL: "cannot tell",
-    Status.NOT_GIVEN: "not given",
-    Status.NOT_APPLICABLE: "n/a",
-}
-
-DTYPES = ("auto", "float32", "bfloat16", "float16")
 WAYS = ("auto", "forward", "sketch", "tensors")
-TABLE_ROWS = 12
-"""Rows of a long table that are printed; `--json` has all."""
-
 CASE = "a case.toml or the folder that holds it"
 DUMP = "a case, or a folder of samples"
 STEPS = "drafted steps of the replay (default: the launch line's, else 3)"
@@ -62,17 +52,6 @@ def build_parser() -> argparse.ArgumentParser:
         sub.add_argument("--json", action="store_true", help="print one JSON document (default: text)")
         sub.set_defaults(run=run)
         return sub
-
-    def samples(sub: argparse.ArgumentParser, default: int) -> None:
-        text = f"samples of the dump that are read, a seeded choice over all files; 0 = all (default: {default})"
-        sub.add_argument("--max-samples", type=count_or_all, default=default, metavar="N", help=text)
-        sub.add_argument("--seed", type=int, default=0, metavar="N", help="seed of that choice (default: 0)")
-
-    def where(sub: argparse.ArgumentParser, dtype: str | None = None) -> None:
-        text = "auto, cpu, cuda, cuda:1, ... (default: auto = CUDA where there is one)"
-        sub.add_argument("--device", default="auto", type=device, metavar="D", help=text)
-        if dtype is not None:
-            sub.add_argument("--dtype", default="auto", choices=DTYPES, help=dtype)
 
     drafters = "the drafter's (default: auto = bfloat16 on CUDA, float32 on the CPU)"
     targets = "the target's (default: auto = as its checkpoint says)"
@@ -168,6 +147,9 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument("--write", action="store_true", help=text)
     text = "the server's launch line, a file that holds it, or a case: its flags are kept (default: a bare command)"
     sub.add_argument("--launch", metavar="LINE", help=text)
+
+    for module in (flags, trace, cost, bench, sweep):
+        module.add(command)
     return parser
 
 
@@ -570,29 +552,6 @@ def parse_boundaries(text: str) -> list[int | str]:
         raise ValueError(f"--boundaries is {text!r}, expected numbers and 'final' with commas between: 3,16,28") from None
 
 
-def device(text: str) -> str:
-    """A device by name; whether this machine has it is torch's to say, later."""
-    if not re.fullmatch(r"auto|cpu|(cuda|xpu|mps|npu)(:\d+)?", text):
-        raise argparse.ArgumentTypeError(f"{text!r}, expected auto, cpu, cuda or cuda:1")
-    return text
-
-
-def count(text: str) -> int:
-    """A number of things, 1 or more."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not a number of things, expected 1 or more")
-    return number
-
-
-def count_or_all(text: str) -> int:
-    """0 or more."""
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{number} is negative, expected 0 or more")
-    return number
-
-
 def investigation(args: argparse.Namespace):
     """The case of a command that reads samples and runs the drafter."""
     options = {"max_samples": args.max_samples or None, "seed": args.seed, "device": args.device, "dtype": args.dtype, "steps": args.steps}
@@ -620,48 +579,6 @@ def dump_of(path: Path):
             raise ValueError(f"{path}: the case gives no dump; `[dump] path` names the folder of hidden states")
         return dump
     return open_dump(path)
-
-
-def print_finding(finding: Finding, said_before: set[str]) -> None:
-    """One finding as lines; a reason or a next step that was printed before is not printed again."""
-    print(visible(f"[{MARKS[finding.status]}] {finding.title}  ({finding.id})"))
-    lines = []
-    if finding.status in (Status.FAIL, Status.CANNOT_TELL):
-        lines += [("claim", finding.claim), ("evidence", finding.evidence)]
-    lines.append(("next", finding.next))
-    for label, line in lines:
-        if line and line not in said_before and not finding.title.endswith(line):
-            print(visible(f"    {label}: {line}"))
-            said_before.add(line)
-    sys.stdout.flush()
-
-
-def visible(text: str) -> str:
-    """Text from cases and dumps without what moves or colours a terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
-
-
-def short(value: float) -> str:
-    """Four digits, for tables. pandas takes a function for columns that mix numbers and words, and not always a format."""
-    return f"{value:.4g}"
-
-
-def first_rows(table, what: str) -> str:
-    """The head of a long table, and how many rows were left out."""
-    left = len(table) - TABLE_ROWS
-    text = table.head(TABLE_ROWS).to_string(index=False, float_format=short)
-    return text if left <= 0 else f"{text}\n… {left:,} more {what} (--json has all)"
-
-
-def show(args: argparse.Namespace, data: dict[str, Any], text: str) -> None:
-    if args.json:
-        print_json(data)
-    else:
-        print(text)
-
-
-def print_json(data: Any) -> None:
-    print(json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False))
 
 
 if __name__ == "__main__":
