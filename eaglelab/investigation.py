@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # torch, pandas and transformers load with the parts that nee
     from eaglelab.replay.tree import TreeReplay
     from eaglelab.served_case import ServedCase
     from eaglelab.target import FinalNorm
+    from eaglelab.timing_case import TimingCase
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,13 @@ class Investigation(OpenedCase):
         from eaglelab.served_case import ServedCase
 
         return ServedCase(self)
+
+    @cached_property
+    def timing(self) -> TimingCase:
+        """Where the milliseconds go, what breaks even, how many steps."""
+        from eaglelab.timing_case import TimingCase
+
+        return TimingCase(self)
 
     @cached_property
     def judge(self) -> Judge:
@@ -322,7 +330,7 @@ class Investigation(OpenedCase):
         return self.replay_of([self.feeds.dump], probabilities=True)[0]
 
     def tree_replay(
-        self, variant: Variant | None = None, *, topk: int | None = None, num_draft_tokens: int | None = None
+        self, variant: Variant | None = None, *, steps: int | None = None, topk: int | None = None, num_draft_tokens: int | None = None
     ) -> TreeReplay | None:
         """Draft trees on a variant (default: the dump's feed). topk, num_draft_tokens: by default both are the launch line's; None where that
         says nothing of trees. Raises NotGiven, and ValueError for a tree that cannot be, or one whose tokens have no embedding rows."""
@@ -334,7 +342,7 @@ class Investigation(OpenedCase):
         if topk == 1:
             return None
         rows, target_rows = self._rows_to_draft
-        options = {"steps": self.steps, "topk": topk, "num_draft_tokens": nodes, "target_embed": target_rows}
+        options = {"steps": steps or self.steps, "topk": topk, "num_draft_tokens": nodes, "target_embed": target_rows}
         return tree_replay(self.drafter, self.replay_samples, rows, variant or self.feeds.dump, self.judge, **options)
 
     def replay_named(self, label: str) -> Replay | None:
