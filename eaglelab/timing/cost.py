@@ -7,9 +7,15 @@ accept_length / r, and speculation breaks even where the accept length equals r.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from eaglelab.timing.measured import Measured
+from eaglelab.timing.errors import TimingError
+from eaglelab.timing.intervals import Interval, ratio_of_repeats
+from eaglelab.timing.measured import Measured, MeasuredTable
+from eaglelab.timing.setting import Setting
 
 
 @dataclass(frozen=True)
@@ -17,6 +23,7 @@ class CostRow:
     """One measured setting beside the baseline of its batch size."""
 
     measured: Measured
+    """Of several runs the one row that stands for them: medians of throughput and accept length."""
     baseline_tok_s: float | None
     """Median of the baselines at this batch size; None where there is none."""
     r: float | None
@@ -25,8 +32,133 @@ class CostRow:
     speedup: float | None
     pass_ms: float | None
     """Milliseconds of one cycle: batch * accept_length / tok_s."""
+    runs: int = 1
+    baseline_runs: int = 0
+    tok_s_range: Interval | None = None
+    """Smallest and largest of the runs; None of a single one."""
+    baseline_range: Interval | None = None
+    speedup_interval: Interval | None = None
+    """95 %, from the repeats of the setting, the baseline or both; None where nothing was repeated."""
+
+    def to_json(self) -> dict[str, Any]:
+        m = self.measured
+        return {
+            "batch": m.batch if m.batch_told else None,
+            **m.setting.to_json(),
+            "group": m.group,
+            "tok_s": m.tok_s,
+            "accept_length": m.accept_length,
+            "baseline_tok_s": self.baseline_tok_s,
+            "r": self.r,
+            "break_even": self.break_even,
+            "speedup": self.speedup,
+            "speedup_interval": self.speedup_interval,
+            "pass_ms": self.pass_ms,
+            "runs": self.runs,
+            "baseline_runs": self.baseline_runs,
+            "tok_s_range": self.tok_s_range,
+            "baseline_range": self.baseline_range,
+            "source": m.source,
+        }
+
+
+@dataclass(frozen=True)
+class TwoNumbers:
+    """What one run and its baseline tell without a table."""
+
+    r: float
+    break_even: float
+    speedup: float
+    pass_ms: float
+    baseline_ms: float
+
+    def to_json(self) -> dict[str, float]:
+        return {
+            "r": self.r,
+            "break_even": self.break_even,
+            "speedup": self.speedup,
+            "pass_ms": self.pass_ms,
+            "baseline_ms": self.baseline_ms,
+        }
 
 
 def cost_ratio(accept_length: float, tok_s: float, baseline_tok_s: float) -> float:
     """r = accept length * baseline / tok_s. `accept_length` with the bonus token."""
     return accept_length * baseline_tok_s / tok_s
+
+
+def two_numbers(tok_s: float, accept_length: float, baseline_tok_s: float, batch: int = 1) -> TwoNumbers:
+    """r, break-even and speedup of one run. accept_length with the bonus token; tok_s of all `batch` requests together. Raises TimingError."""
+    for name, value, least in (("tok_s", tok_s, 0), ("baseline", baseline_tok_s, 0), ("batch", batch, 0)):
+        if not least < value < 1e15:
+            raise TimingError(f"{name} is {value:g}, expected a number above {least}")
+    if not 1 <= accept_length < 1e6:
+        raise TimingError(f"accept length is {accept_length:g}, expected 1 or more: tokens per verify pass, the bonus token included")
+    r = cost_ratio(accept_length, tok_s, baseline_tok_s)
+    return TwoNumbers(r, r, tok_s / baseline_tok_s, 1000 * batch * accept_length / tok_s, 1000 * batch / baseline_tok_s)
+
+
+def runs_of(table: MeasuredTable) -> dict[tuple[str, int, Setting], list[Measured]]:
+    """Repeats together: (group, batch, setting) -> its runs, in order of batch and setting; off included."""
+    found: dict[tuple[str, int, Setting], list[Measured]] = {}
+    for m in sorted(table.rows, key=lambda m: (m.group, m.batch, m.setting)):
+        found.setdefault((m.group, m.batch, m.setting), []).append(m)
+    return found
+
+
+def median_run(runs: Sequence[Measured]) -> Measured:
+    """One row for repeats: medians; the source of the first, and how many more."""
+    if len(runs) == 1:
+        return runs[0]
+    lengths = [m.accept_length for m in runs if m.accept_length is not None]
+    source = f"{runs[0].source} and {len(runs) - 1} more"
+    length = statistics.median(lengths) if lengths else None
+    return replace(runs[0], tok_s=statistics.median(m.tok_s for m in runs), accept_length=length, source=source)
+
+
+def cost_rows(table: MeasuredTable) -> tuple[CostRow, ...]:
+    """One row a group, batch size and speculated setting. Baselines of other batch sizes are never put in place of a missing one."""
+    return tuple(
+        _row(runs, table.baselines(batch, runs[0].place)) for (_, batch, setting), runs in runs_of(table).items() if not setting.off
+    )
+
+
+def _row(runs: Sequence[Measured], baselines: Sequence[Measured]) -> CostRow:
+    middle = median_run(runs)
+    own, base = [m.tok_s for m in runs], [m.tok_s for m in baselines]
+    baseline = statistics.median(base) if base else None
+    r = None if baseline is None or middle.accept_length is None else cost_ratio(middle.accept_length, middle.tok_s, baseline)
+    return CostRow(
+        middle,
+        baseline,
+        r,
+        r,
+        None if baseline is None else middle.tok_s / baseline,
+        middle.pass_ms,
+        len(own),
+        len(base),
+        (min(own), max(own)) if len(own) > 1 else None,
+        (min(base), max(base)) if len(base) > 1 else None,
+        ratio_of_repeats(own, base) if base else None,
+    )
+
+
+def cost_notes(table: MeasuredTable) -> tuple[str, ...]:
+    """What keeps a ratio from being told, one sentence each."""
+    notes = []
+    rows = cost_rows(table)
+    lacking = sorted({row.measured.batch for row in rows if row.baseline_tok_s is None})
+    if lacking:
+        there = [str(b) for b in table.batches if table.baselines(b)]
+        told = f"; baselines are there for batch {', '.join(there)} and are not carried over" if there else ""
+        notes.append(f"no row without speculation at batch {', '.join(map(str, lacking))}: no r, break-even or speedup there{told}")
+    silent = sum(row.measured.accept_length is None for row in rows)
+    if silent:
+        notes.append(
+            f"{silent} of {len(rows)} settings come without a usable accept length: speedup is told for them, r and break-even are not"
+        )
+    if rows and not any(row.speedup_interval for row in rows):
+        notes.append("every setting was run once: ratios come without an interval; three repeats of each would give one")
+    if not rows:
+        notes.append("the table holds no speculated setting: nothing to compare")
+    return tuple(notes)
