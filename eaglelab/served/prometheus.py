@@ -25,6 +25,8 @@ VLLM = "vllm:spec_decode_num_"
 COUNTERS = ("drafts", "draft_tokens", "accepted_tokens", "accepted_tokens_per_pos")
 SGLANG_GAUGES = ("sglang:spec_accept_length", "sglang:spec_accept_rate", "sglang:spec_num_steps", "sglang:spec_num_draft_tokens")
 SGLANG_COUNTERS = ("sglang:spec_verify_calls", "sglang:generation_tokens")
+SPECULATION = ("vllm:spec_decode_", "sglang:spec_", "sglang:generation_tokens")
+"""What the names of samples of speculation begin with."""
 LONGEST = 2**16
 
 Labels = tuple[tuple[str, str], ...]
@@ -39,7 +41,7 @@ class Sample(NamedTuple):
 
 @dataclass
 class Scrape:
-    """{(name, labels): value} of the samples of speculation, and how many lines were none."""
+    """{(name, labels): value} of the samples that were asked for, and how many lines were none."""
 
     samples: dict[tuple[str, Labels], float] = field(default_factory=dict)
     unread: int = 0
@@ -61,8 +63,11 @@ def parse_sample(line: str) -> Sample | None:
     return Sample(match[1], tuple(sorted(labels)), float(match[3].replace("Inf", "inf").replace("NaN", "nan")))
 
 
-def parse_scrapes(text: str) -> list[Scrape]:
-    """The scrapes in a text, in order; a new one begins where a sample comes a second time. A last line without its end is left out."""
+def parse_scrapes(text: str, names: tuple[str, ...] = SPECULATION) -> list[Scrape]:
+    """The scrapes in a text, in order; a new one begins where a sample comes a second time. A last line without its end is left out.
+
+    names: beginnings of the samples' names that are kept; ("",) keeps all.
+    """
     scrapes = [Scrape()]
     lines = text.split("\n")
     if text and not text.endswith("\n"):
@@ -74,7 +79,7 @@ def parse_scrapes(text: str) -> list[Scrape]:
         if sample is None:
             scrapes[-1].unread += 1
             continue
-        if not sample.name.startswith(("vllm:spec_decode_", "sglang:spec_", "sglang:generation_tokens")):
+        if not sample.name.startswith(names):
             continue
         key = (sample.name, sample.labels)
         if key in scrapes[-1].samples:
