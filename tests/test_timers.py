@@ -266,7 +266,7 @@ def test_a_recording_tells_its_own_wall_seconds(tmp_path):
     split = read_timers(tmp_path / "r.jsonl")
     assert (split.total, split.wall_seconds, split.busy) == (10.0, 20.0, 0.5)
     (tmp_path / "other.jsonl").write_text('{"kind": "x"}\n')
-    with pytest.raises(TimingError, match="no session of a recording.*; or Prometheus text"):
+    with pytest.raises(TimingError, match=r"no session of a recording.*; or Prometheus text"):
         read_timers(tmp_path / "other.jsonl")
     RecordingWriter(tmp_path / "empty.jsonl", Session()).end()
     with pytest.raises(TimingError, match="holds no Prometheus text"):
