@@ -1,0 +1,54 @@
+"""Bytes that one pass must move and operations that it must do: closed forms, to set measured times against.
+
+Bytes: every weight once (of routed experts those that the pass is expected to reach), keys and values read and the new ones written, logits
+written. Other activations are left out: a few rows of width H. Operations: 2 a weight of a matrix and token; in attention 2 a channel of
+keys and of values, for each query head and each pair of a row and a row that it sees.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Counts:
+    bytes: float
+    flops: float
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(self.bytes + other.bytes, self.flops + other.flops)
+
+
+NOTHING = Counts(0, 0)
+
+
+def weights(byte_count: float, matrix_weights: float, tokens: int) -> Counts:
+    """Dense weights, read once. matrix_weights: how many of them stand in matrices; tokens: of all requests."""
+    return Counts(byte_count, 2 * matrix_weights * tokens)
+
+
+def experts(byte_count: float, matrix_weights: float, tokens: int, number: int, chosen: int) -> Counts:
+    """Routed experts of one layer. byte_count, matrix_weights: of all `number` of them; each token goes to `chosen`."""
+    share = distinct_experts(number, chosen, tokens) / number
+    return Counts(byte_count * share, 2 * matrix_weights * chosen / number * tokens)
+
+
+def distinct_experts(number: int, chosen: int, tokens: int) -> float:
+    """Expected distinct experts of `tokens` tokens, each routed to `chosen` of `number` at random: E (1 - (1 - k/E)^T). An upper bound for real
+    routing, whose choices are correlated."""
+    return number * (1 - (1 - chosen / number) ** tokens)
+
+
+def attention(batch: int, kept: int, tokens: int, heads: int, kv_shape: tuple[int, int, int], itemsize: int) -> Counts:
+    """One layer's attention of `tokens` new rows a request over `kept` old ones and, causally, themselves.
+
+    kv_shape: key heads, channels of a key, channels of a value, as they are cached.
+    """
+    kv_heads, key, value = kv_shape
+    pairs = tokens * kept + tokens * (tokens + 1) // 2
+    rows = kept + 2 * tokens  # the old ones read; the new ones written and read
+    return Counts(batch * rows * kv_heads * (key + value) * itemsize, 2 * batch * heads * (key + value) * pairs)
+
+
+def logits(rows: int, vocabulary: int, itemsize: int) -> Counts:
+    return Counts(rows * vocabulary * itemsize, 0)
