@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+
+from eaglelab.timing.errors import TimingError
+from eaglelab.timing.phases import COLUMNS, Phase
+from eaglelab.timing.trace.attribute import attribute
+from eaglelab.timing.trace.cycles import RankCycles
+from eaglelab.timing.trace.recording import Recording, read_recordings
+
+CYCLE_COLUMNS = ("file", "rank", "cycle", "start_ms", "wall_ms", "batch", "verified", *COLUMNS.values())
+LOW, HIGH = 0.05, 0.95
+LARGEST = 30
+"""Names of what is unattributed that are kept."""
+ENDINGS = (".json", ".json.gz")
+NO_RUN = re.compile(r"capture|server_args|distributedInfo")
+"""Files beside traces of a run, by name: graph captures, settings."""
+WANTED = "no step of SGLang, vLLM or eaglelab's loop"
 
 
 @dataclass(frozen=True)
@@ -29,7 +46,7 @@ class TraceReport:
     unattributed: pd.DataFrame
     """The largest of what no span claims: name, count, total_ms."""
     outside: pd.DataFrame
-    """Steps that are no speculative cycle: kind (prefill, decode, idle), count, total_ms, median_ms, batch."""
+    """Steps that are no speculative cycle: kind (prefill, decode, mixed, idle, other), count, total_ms, median_ms, batch; one row a kind and batch."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -39,21 +56,209 @@ class TraceReport:
 
     def by_batch(self) -> pd.DataFrame:
         """Median milliseconds of each phase: one row a batch size, columns cycles, wall_ms and `phases.COLUMNS`."""
-        raise NotImplementedError
+        return self._medians("batch")
 
     def by_rank(self) -> pd.DataFrame:
         """The same, one row a rank."""
-        raise NotImplementedError
+        return self._medians("rank")
+
+    def _medians(self, key: str) -> pd.DataFrame:
+        wanted = ["wall_ms", *COLUMNS.values()]
+        groups = self.cycles.groupby(key, dropna=False, sort=True)
+        table = groups[wanted].median()
+        table.insert(0, "cycles", groups.size())
+        return table.reset_index()
+
+    def share(self, phase: Phase) -> float | None:
+        """Of the time of all cycles; None without cycles."""
+        if not self.speculative:
+            return None
+        return float(self.phases.set_index("phase").loc[phase.value, "share"])
 
     @property
     def summary(self) -> str:
         """In one or two lines."""
-        raise NotImplementedError
+        if not self.speculative:
+            return self.notes[0] if self.notes else "no speculative cycle in this trace"
+        count, wall = len(self.cycles), float(self.cycles["wall_ms"].median())
+        ranks = self.cycles["rank"].nunique()
+        told = sorted(((float(s), p) for p, s in zip(self.phases["phase"], self.phases["share"], strict=True) if s > 0), reverse=True)
+        parts = ", ".join(f"{phase} {share:.1%}" for share, phase in told)
+        where = "kernels on the device" if self.device == "cuda" else "spans on the CPU"
+        over = f" of {ranks} ranks" if ranks > 1 else ""
+        most = f"\n{told[0][1]} dominates: {told[0][0]:.1%} of the time" if told and told[0][0] > 0.5 else ""
+        return f"{count:,} cycles{over} ({self.engine}, times of {where}), median {wall:.3f} ms: {parts}{most}"
 
     def to_json(self) -> dict[str, Any]:
-        raise NotImplementedError
+        return {
+            "files": [str(path) for path in self.files],
+            "engine": self.engine,
+            "device": self.device,
+            "speculative": self.speculative,
+            "summary": self.summary,
+            "cycles": _records(self.cycles),
+            "phases": _records(self.phases),
+            "by_batch": _records(self.by_batch()),
+            "by_rank": _records(self.by_rank()),
+            "collectives": _records(self.collectives),
+            "unattributed": _records(self.unattributed),
+            "outside": _records(self.outside),
+            "notes": list(self.notes),
+        }
 
 
 def read_trace(paths: str | Path | Sequence[str | Path]) -> TraceReport:
-    """Chrome traces of PyTorch's profiler (`.json`, `.json.gz`), one a rank, or a folder of them. Raises TimingError."""
-    raise NotImplementedError
+    """Chrome traces of PyTorch's profiler (`.json`, `.json.gz`), one a rank, or a folder of them. Raises TimingError.
+
+    Of several files those that cannot be used are left out with a note; the error comes where none can.
+    """
+    given = [paths] if isinstance(paths, (str, Path)) else list(paths)
+    if not given:
+        raise TimingError("no trace was given: expected files of PyTorch's profiler (.json, .json.gz) or a folder of them")
+    notes: list[str] = []
+    files = [file for path in given for file in _files(Path(path), notes)]
+    results: list[tuple[Recording, RankCycles]] = []
+    used: list[Path] = []
+    first_error: TimingError | None = None
+    others: Counter[str] = Counter()
+    for file in files:
+        try:
+            recordings, said = read_recordings(file)
+        except TimingError as error:
+            if len(files) == 1:
+                raise
+            first_error = first_error or error
+            notes.append(f"left out: {error}")
+            continue
+        used.append(file)
+        prefix = f"{file.name}: " if len(files) > 1 else ""
+        notes += [prefix + note for note in said]
+        for recording in recordings:
+            found = attribute(recording)
+            notes += [
+                (f"{file.name}: " if len(files) > 1 else f"{recording.rank}: " if len(recordings) > 1 else "") + n for n in found.notes
+            ]
+            others.update(recording.other_spans)
+            results.append((recording, found))
+    if not used and first_error is not None:
+        raise first_error
+    return _report(tuple(used), results, notes, others)
+
+
+def _files(path: Path, notes: list[str]) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    found = sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(ENDINGS))
+    told = [p for p in found if ".trace.json" in p.name] or found
+    kept = [p for p in told if not NO_RUN.search(str(p.relative_to(path)))]
+    merged = [p for p in kept if p.name.startswith("merged-")]
+    if merged and len(merged) < len(kept):
+        kept = [p for p in kept if p not in merged]
+        notes.append(f"{path}: {', '.join(p.name for p in merged)} left out, its ranks are there file by file")
+    if not kept:
+        there = ", ".join(sorted({p.suffix or p.name for p in path.iterdir()})[:6]) or "nothing"
+        raise TimingError(f"{path}: a folder without traces; expected *.trace.json.gz or *.json of PyTorch's profiler, got {there}")
+    if len(kept) < len(told):
+        notes.append(f"{path}: {len(told) - len(kept):,} files left out by their name (graph captures, settings, merged traces)")
+    return kept
+
+
+def _report(files: tuple[Path, ...], results: list[tuple[Recording, RankCycles]], notes: list[str], others: Counter[str]) -> TraceReport:
+    rows: list[dict[str, Any]] = []
+    numbers: Counter[str] = Counter()
+    for recording, found in results:
+        for one in found.cycles:
+            rows.append({"file": recording.path.name, "rank": recording.rank, "cycle": numbers[recording.rank], **one})
+            numbers[recording.rank] += 1
+    cycles = pd.DataFrame(rows, columns=CYCLE_COLUMNS)
+    cycles["batch"] = cycles["batch"].astype("Int64")
+    cycles["verified"] = cycles["verified"].astype("float64")
+    engines = Counter(found.engine for _, found in results if found.engine)
+    engine = engines.most_common(1)[0][0] if engines else None
+    device = "cuda" if any(found.device == "cuda" for _, found in results) else "cpu"
+    notes = _first_notes(cycles, results, others, engine) + list(dict.fromkeys(notes))
+    return TraceReport(
+        files,
+        engine,
+        device,
+        cycles,
+        _phases(cycles),
+        _collectives(row for _, found in results for row in found.collectives),
+        _unattributed(found.unattributed for _, found in results),
+        _outside(row for _, found in results for row in found.outside),
+        tuple(notes),
+    )
+
+
+def _first_notes(cycles: pd.DataFrame, results: list[tuple[Recording, RankCycles]], others: Counter[str], engine: str | None) -> list[str]:
+    if len(cycles):
+        first = []
+        if engine == "vllm":
+            first.append("vLLM opens no span for draft extend: the drafter's pass over what was accepted is in draft")
+        if any(found.device == "cpu" for _, found in results):
+            first.append("CPU times: how long the loop's thread was in each stage")
+        return first
+    passes = sum((found.passes for _, found in results), Counter())
+    if passes.get("verify"):
+        return [f"no whole speculative cycle: {passes['verify']} seen, cut by the recording's beginning or end; record more steps"]
+    told = ", ".join(f"{kind} steps {count:,}" for kind, count in passes.most_common())
+    if told:
+        return [f"no speculative cycle in this trace; found instead: {told.replace('decode', 'plain decode', 1)}"]
+    seen = ", ".join(f"`{name}`" for name, _ in others.most_common(4))
+    return [f"no speculative cycle: {WANTED} in this trace" + (f"; its spans are {seen}" if seen else "; it has no spans at all")]
+
+
+def _phases(cycles: pd.DataFrame) -> pd.DataFrame:
+    wall = float(cycles["wall_ms"].sum())
+    rows = []
+    for phase, column in COLUMNS.items():
+        values = cycles[column].astype(float)
+        total = float(values.sum())
+        if len(values):
+            rows.append(
+                (
+                    phase.value,
+                    total,
+                    total / wall if wall else 0.0,
+                    values.median(),
+                    values.quantile(LOW),
+                    values.quantile(HIGH),
+                    int((values > 0).sum()),
+                )
+            )
+    return pd.DataFrame(rows, columns=["phase", "total_ms", "share", "median_ms", "low_ms", "high_ms", "cycles"])
+
+
+def _collectives(rows: Iterable[tuple[str, str, float, float]]) -> pd.DataFrame:
+    table = pd.DataFrame(rows, columns=["collective", "phase", "ms", "exposed"])
+    groups = table.groupby(["collective", "phase"], sort=False)
+    made = groups.agg(count=("ms", "size"), total_ms=("ms", "sum"), exposed_ms=("exposed", "sum"), median_us=("ms", "median")).reset_index()
+    made["median_us"] = made["median_us"].astype(float) * 1e3
+    return made.sort_values("total_ms", ascending=False, ignore_index=True)
+
+
+def _unattributed(parts: Iterable[dict[str, tuple[int, float]]]) -> pd.DataFrame:
+    told: dict[str, list[float]] = {}
+    for part in parts:
+        for name, (count, ms) in part.items():
+            mine = told.setdefault(name, [0, 0.0])
+            mine[0] += count
+            mine[1] += ms
+    table = pd.DataFrame([(name, int(count), ms) for name, (count, ms) in told.items()], columns=["name", "count", "total_ms"])
+    return table.sort_values("total_ms", ascending=False, ignore_index=True).head(LARGEST)
+
+
+def _outside(rows: Iterable[tuple[str, int | None, float]]) -> pd.DataFrame:
+    table = pd.DataFrame(rows, columns=["kind", "batch", "ms"])
+    table["batch"] = table["batch"].astype("Int64")
+    groups = table.groupby(["kind", "batch"], dropna=False)
+    made = groups.agg(count=("ms", "size"), total_ms=("ms", "sum"), median_ms=("ms", "median")).reset_index()
+    return made[["kind", "count", "total_ms", "median_ms", "batch"]].sort_values("total_ms", ascending=False, ignore_index=True)
+
+
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as plain Python values, None for what is not known."""
+    return [
+        {key: None if pd.isna(value) else getattr(value, "item", lambda value=value: value)() for key, value in row.items()}
+        for row in table.to_dict("records")
+    ]

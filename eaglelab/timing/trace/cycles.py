@@ -1,0 +1,182 @@
+"""Work with a phase to cycles: windows of passes, every instant of them to one owner, and the rows of the tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from eaglelab.timing.phases import COLUMNS, Phase
+from eaglelab.timing.trace.divide import Divided, Layer, divide
+from eaglelab.timing.trace.passes import CODE, PHASES, Pass, Timeline
+
+IDLE_FACTOR = 10
+"""A wait after a pass of more than this many median cycles is no part of it: there was nothing to do."""
+FEW_CYCLES = 3
+"""Below this many cycles no wait is called long."""
+COMPUTE, COPY, TALK, HIDDEN, SPAN = range(5)
+"""Kernels and operators; copies; collectives; collectives of which only pieces are exposed (CPU); what spans alone tell (CPU)."""
+ORDER = {"cuda": (COMPUTE, COPY, TALK), "cpu": (TALK, SPAN, COMPUTE)}
+"""The first that covers an instant owns it. On a CPU the loop's thread does one thing at a time, and what an operator does its span tells."""
+NO_OPERATORS = "(no span; operators were not recorded)"
+
+
+@dataclass
+class RankCycles:
+    """What one recording gives. Times in ms."""
+
+    engine: str | None
+    device: str
+    cycles: list[dict[str, Any]] = field(default_factory=list)
+    outside: list[tuple[str, int | None, float]] = field(default_factory=list)
+    """Kind, batch, ms: one a pass that is no cycle."""
+    collectives: list[tuple[str, str, float, float]] = field(default_factory=list)
+    """Collective, phase, ms, exposed ms: one a run."""
+    unattributed: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Name to count and ms."""
+    notes: list[str] = field(default_factory=list)
+    passes: Counter = field(default_factory=Counter)
+    """Passes by kind."""
+
+
+@dataclass
+class Work:
+    """What a timeline holds. All arrays [n]; times in us."""
+
+    start: np.ndarray
+    end: np.ndarray
+    name: np.ndarray
+    """Index into the recording's names, -1 for a span's time."""
+    code: np.ndarray
+    """Index of `PHASES`."""
+    layer: np.ndarray
+    """One of COMPUTE, COPY, TALK, HIDDEN, SPAN."""
+    owner: np.ndarray
+    """The row that this one is a piece of; mostly itself."""
+
+
+def whole_cycles(line: Timeline, begins: np.ndarray, cut_last: bool, result: RankCycles) -> np.ndarray:
+    """The cycles that count, [passes] bool: the first and the last pass of a recording only where they are whole."""
+    passes = line.passes
+    result.passes = Counter(p.kind for p in passes)
+    keep = np.array([p.kind == "verify" for p in passes], bool) & ~np.isnan(begins)
+    if line.stray:
+        result.notes.append("the first cycle was cut by the beginning of the recording and is left out")
+    if line.clipped:
+        result.notes.append(f"{line.clipped:,} spans reach into the next pass, as when they never closed: cut where it begins")
+    if not keep.any():
+        return keep
+    usual = Counter(stage for p in passes if p.kind == "verify" for stage in p.stages)
+    needed = {stage for stage, count in usual.items() if count > result.passes["verify"] / 2}
+    if keep[-1] and (cut_last or line.open_ended or not needed <= passes[-1].stages):
+        keep[-1] = False
+        result.notes.append("the last cycle was cut by the end of the recording and is left out")
+    if keep[0] and not needed <= passes[0].stages:
+        keep[0] = False
+        result.notes.append("the first cycle was cut by the beginning of the recording and is left out")
+    return keep
+
+
+def fill_in(
+    result: RankCycles,
+    line: Timeline,
+    keep: np.ndarray,
+    bounds: tuple[np.ndarray, np.ndarray],
+    work: Work,
+    names: list[str],
+    kind_of: Callable[[str], str | None],
+    gap: Phase,
+) -> None:
+    """The tables of `result`. keep [passes] bool; bounds: where each pass's work begins and ends, [passes] us, NaN where it has none; gap: the
+    phase of an instant at which nothing runs."""
+    passes = line.passes
+    starts, stops, idle, waits = _windows(passes, keep, *bounds)
+    inside = np.flatnonzero(keep)
+    windows = (starts[inside], stops[inside])
+    rows = np.zeros(0, np.int64)
+    if len(inside):
+        rows = np.flatnonzero((work.end > windows[0][0]) & (work.start < windows[1][-1]))
+    order = ORDER[result.device]
+    layers = [Layer(work.start[mine], work.end[mine], mine) for mine in (rows[work.layer[rows] == number] for number in order)]
+    divided = divide(windows, layers)
+    talking = divided.layer == order.index(TALK)
+    code = np.full(len(divided.item), CODE[gap])
+    owned = divided.item >= 0
+    code[owned] = work.code[divided.item[owned]]
+    code[talking] = CODE[Phase.COMMUNICATION]
+    table = np.zeros((len(inside), len(PHASES)))
+    np.add.at(table, (divided.window, code), divided.length / 1e3)
+    for row, i in enumerate(inside):
+        one: dict[str, Any] = {"start_ms": float(starts[i]) / 1e3, "wall_ms": float(stops[i] - starts[i]) / 1e3}
+        one |= {"batch": passes[i].batch, "verified": passes[i].verified}
+        one |= {COLUMNS[phase]: float(table[row, number]) for number, phase in enumerate(PHASES)}
+        result.cycles.append(one)
+    for i, one in enumerate(passes):
+        if one.kind != "verify" and not np.isnan(starts[i]):
+            result.outside.append((one.kind, one.batch, float(stops[i] - starts[i]) / 1e3))
+    result.outside += [("idle", None, wait / 1e3) for wait in idle + waits]
+    if waits:
+        result.notes.append(f"{len(waits):,} waits of more than {IDLE_FACTOR} median cycles count as idle, not as part of a cycle")
+    _collectives(result, work, rows, divided, talking, windows, lambda number: kind_of(names[number]) or "collective")
+    _unattributed(result, work, divided, code, names)
+
+
+def _windows(
+    passes: list[Pass], keep: np.ndarray, begins: np.ndarray, ends: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, list[float], list[float]]:
+    """Where each pass starts and stops: where the next one's work does; before an idle pass, a long wait and at the end, with its own work.
+    Then the time of idle passes without work, and of the long waits. All us."""
+    starts, stops = begins.copy(), ends.copy()
+    idle: list[float] = []
+    waits: list[float] = []
+    told = np.flatnonzero(~np.isnan(begins))
+    for here, there in pairwise(told):
+        if any(passes[i].kind == "idle" for i in range(here + 1, there)):
+            stops[here] = min(ends[here], starts[there])
+            idle.append(float(starts[there] - stops[here]))
+        else:
+            stops[here] = starts[there]
+    lengths = (stops - starts)[keep]
+    if len(lengths) >= FEW_CYCLES:
+        limit = IDLE_FACTOR * float(np.median(lengths))
+        for i in told:
+            if passes[i].kind != "idle" and stops[i] - ends[i] > limit:
+                waits.append(float(stops[i] - ends[i]))
+                stops[i] = ends[i]
+    return starts, stops, idle, waits
+
+
+def _collectives(
+    result: RankCycles,
+    work: Work,
+    rows: np.ndarray,
+    divided: Divided,
+    talking: np.ndarray,
+    windows: tuple[np.ndarray, np.ndarray],
+    kind_of: Callable[[int], str],
+) -> None:
+    """Every collective that begins inside a cycle, with the phase that it ran in and how long nothing else ran meanwhile."""
+    whole = rows[((work.layer[rows] == TALK) | (work.layer[rows] == HIDDEN)) & (work.owner[rows] == rows)]
+    if not len(whole):
+        return
+    window = np.searchsorted(windows[0], work.start[whole], side="right") - 1
+    whole = whole[(window >= 0) & (work.start[whole] < windows[1][np.maximum(window, 0)])]
+    exposed = np.zeros(len(work.start))
+    np.add.at(exposed, work.owner[divided.item[talking]], divided.length[talking])
+    for i in whole:
+        phase = PHASES[work.code[i]].value
+        result.collectives.append((kind_of(int(work.name[i])), phase, float(work.end[i] - work.start[i]) / 1e3, float(exposed[i]) / 1e3))
+
+
+def _unattributed(result: RankCycles, work: Work, divided: Divided, code: np.ndarray, names: list[str]) -> None:
+    pieces = code == CODE[Phase.UNATTRIBUTED]
+    item, length = divided.item[pieces], divided.length[pieces] / 1e3
+    name = np.where(item >= 0, work.name[np.maximum(item, 0)], -1) if len(work.name) else np.full(len(item), -1)
+    for number in np.unique(name):
+        mine = name == number
+        count = len(np.unique(item[mine])) if number >= 0 else int(mine.sum())
+        result.unattributed[names[number] if number >= 0 else NO_OPERATORS] = (count, float(length[mine].sum()))
