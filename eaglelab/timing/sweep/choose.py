@@ -1,0 +1,189 @@
+"""What the results say: each setting's gain over no speculation with its interval, and the best one at each batch size.
+
+The gain is the ratio of the throughputs, of medians over repeats. Its interval comes from the requests, each prompt compared with itself (what
+makes one text easier than the next falls out as far as both runs wrote it), and from the repeats where there are three or more; the wider
+one counts. Neither knows how much a second start of the same server would differ.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from eaglelab.acceptance import Z95
+from eaglelab.timing.setting import Setting
+
+FEW_REQUESTS = 4
+"""Below so many different prompts there is no interval."""
+FEW_REPEATS = 3
+CANNOT_TELL = "cannot tell"
+
+
+@dataclass(frozen=True)
+class Gain:
+    """One setting at one batch size."""
+
+    batch: int
+    setting: Setting
+    tok_s: float
+    """Median over repeats."""
+    spread: tuple[float, float]
+    """Least and most of the repeats."""
+    repeats: int
+    requests: int
+    accept_length: float | None
+    gain: float | None
+    """tok_s over the baseline's; None without a baseline, 1 for off."""
+    low: float | None = None
+    """95 %; None where there are too few requests and repeats for an interval."""
+    high: float | None = None
+    r: float | None = None
+    """Cost of a cycle in plain decode steps: the accept length at which this setting breaks even."""
+    of: str = "steady"
+    """`steady` or `whole`: what tok_s is of, the same for all settings of a batch size."""
+    same_text: tuple[int, int] | None = None
+    """Answers equal to the baseline's, of n."""
+
+    def to_json(self) -> dict[str, Any]:
+        names = ("batch", "tok_s", "repeats", "requests", "accept_length", "gain", "low", "high", "r", "of", "same_text", "spread")
+        return {**{name: getattr(self, name) for name in names}, "setting": self.setting.name, **self.setting.to_json()}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The setting to use at one batch size (and of one environment)."""
+
+    batch: int
+    variant: str
+    best: str
+    """A setting's name, `off` or `cannot tell`."""
+    gain: Gain | None
+    """Of the best; where it cannot be told, of the fastest."""
+    as_good: tuple[str, ...] = ()
+    """Settings that cannot be told from it."""
+    text: str = ""
+    gains: tuple[Gain, ...] = field(default=(), repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        gain = None if self.gain is None else self.gain.to_json()
+        return {"batch": self.batch, "variant": self.variant, "best": self.best, "as_good": self.as_good, "text": self.text, "gain": gain}
+
+
+def gains(rows: Sequence[dict[str, Any]]) -> list[Gain]:
+    """Of the results of one batch size and one environment, in the order of settings."""
+    by: dict[Setting, list[dict[str, Any]]] = {}
+    for row in rows:
+        by.setdefault(setting_of(row), []).append(row)
+    of = "steady" if all(row["tok_s_of"] == "steady" for row in rows) else "whole"
+    base = by.get(Setting(0))
+    return [_gain(setting, by[setting], base, of) for setting in sorted(by)]
+
+
+def setting_of(row: dict[str, Any]) -> Setting:
+    return Setting(row["steps"], row["topk"], row["draft_tokens"])
+
+
+def _gain(setting: Setting, rows: Sequence[dict[str, Any]], base: Sequence[dict[str, Any]] | None, of: str) -> Gain:
+    speeds = [row[of]["tok_s"] for row in rows]
+    lengths = [row["accept_length"] for row in rows if row["accept_length"] is not None]
+    length = statistics.median(lengths) if lengths and not setting.off else None
+    told = [row["same_text"] for row in rows if row.get("same_text")]
+    same = (sum(t[0] for t in told), sum(t[1] for t in told)) if told else None
+    gain = low = high = None
+    if setting.off:
+        gain = 1.0
+    elif base:
+        gain = statistics.median(speeds) / statistics.median(row[of]["tok_s"] for row in base)
+        wide = interval(rows, base, of)
+        if wide is not None:
+            low, high = gain * math.exp(-wide), gain * math.exp(wide)
+    asked = sum(row["requests"] for row in rows)
+    r = length / gain if length is not None and gain else None
+    spread = (min(speeds), max(speeds))
+    return Gain(rows[0]["batch"], setting, statistics.median(speeds), spread, len(rows), asked, length, gain, low, high, r, of, same)
+
+
+def interval(rows: Sequence[dict[str, Any]], base: Sequence[dict[str, Any]], of: str) -> float | None:
+    """Half the 95 % interval of the logarithm of a ratio of throughputs; None where neither requests nor repeats tell."""
+    wide = [w for w in (_by_request(rows, base), _by_repeat(rows, base, of)) if w is not None]
+    return max(wide, default=None)
+
+
+def _by_request(rows: Sequence[dict[str, Any]], base: Sequence[dict[str, Any]]) -> float | None:
+    one, other = _pulls(rows), _pulls(base)
+    shared = sorted(one.keys() & other.keys())
+    if len(shared) < FEW_REQUESTS:
+        return None
+    pulls = [one[p] - other[p] for p in shared]
+    mean = sum(pulls) / len(pulls)
+    return _quantile(len(pulls) - 1) * math.sqrt(sum((x - mean) ** 2 for x in pulls) * len(pulls) / (len(pulls) - 1))
+
+
+def _pulls(rows: Sequence[dict[str, Any]]) -> dict[int, float]:
+    """How each prompt pulls on the logarithm of tokens / seconds, all its answers together (the linearised ratio)."""
+    sums: dict[int, list[float]] = {}
+    for row in rows:
+        for prompt, tokens, seconds in row["by_request"]:
+            if seconds > 0:
+                of = sums.setdefault(prompt, [0.0, 0.0])
+                of[0] += tokens
+                of[1] += seconds
+    tokens, seconds = (sum(of[i] for of in sums.values()) for i in (0, 1))
+    return {prompt: of[0] / tokens - of[1] / seconds for prompt, of in sums.items()} if tokens else {}
+
+
+def _by_repeat(rows: Sequence[dict[str, Any]], base: Sequence[dict[str, Any]], of: str) -> float | None:
+    if min(len(rows), len(base)) < FEW_REPEATS:
+        return None
+    sides = [[math.log(row[of]["tok_s"]) for row in side] for side in (rows, base)]
+    variance = sum(statistics.variance(side) / len(side) for side in sides)
+    return _quantile(min(map(len, sides)) - 1) * math.sqrt(variance)
+
+
+def _quantile(df: int) -> float:
+    """97.5 % of Student's t: a table up to 4, Abramowitz & Stegun 26.7.5 from there."""
+    if df <= 4:
+        return (12.706, 4.303, 3.182, 2.776)[df - 1]
+    return Z95 + (Z95**3 + Z95) / (4 * df) + (5 * Z95**5 + 16 * Z95**3 + 3 * Z95) / (96 * df**2)
+
+
+def choose(rows: Sequence[dict[str, Any]], variant: str) -> list[Choice]:
+    """The best setting of each batch size. rows: the results of one environment."""
+    return [_choice(batch, variant, [r for r in rows if r["batch"] == batch]) for batch in sorted({r["batch"] for r in rows})]
+
+
+def _choice(batch: int, variant: str, rows: Sequence[dict[str, Any]]) -> Choice:
+    found = gains(rows)
+    tried = [g for g in found if not g.setting.off]
+    if not any(g.setting.off for g in found):
+        return Choice(batch, variant, CANNOT_TELL, None, (), "off was not measured: there is nothing to compare with", tuple(found))
+    if not tried:
+        return Choice(batch, variant, CANNOT_TELL, None, (), "only off was measured", tuple(found))
+    best = max(tried, key=lambda g: g.gain)
+    by = {s: [r for r in rows if setting_of(r) == s] for s in {setting_of(r) for r in rows}}
+    as_good = tuple(g.setting.name for g in tried if g is not best and not _apart(by[best.setting], by[g.setting], best, g))
+    how = f"{best.setting.name}: {best.gain:.2f}x of off ({_range(best)})"
+    if best.low is None:
+        text = f"{how}, and no interval: more prompts or three repeats are needed"
+        return Choice(batch, variant, CANNOT_TELL, best, as_good, text, tuple(found))
+    if best.low > 1:
+        others = f"; {', '.join(as_good)} cannot be told from it" if as_good else ""
+        return Choice(batch, variant, best.setting.name, best, as_good, how + others, tuple(found))
+    if all(g.high is not None and g.high < 1 for g in tried):
+        text = f"off: the best setting, {how}"
+        return Choice(batch, variant, "off", next(g for g in found if g.setting.off), (), text, tuple(found))
+    text = f"{how}: whether it is faster than off cannot be told"
+    return Choice(batch, variant, CANNOT_TELL, best, as_good, text, tuple(found))
+
+
+def _apart(one: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]], best: Gain, less: Gain) -> bool:
+    """Whether the best is faster than another setting beyond the interval of their ratio."""
+    wide = interval(one, other, best.of)
+    return wide is not None and math.log(best.tok_s / less.tok_s) > wide
+
+
+def _range(gain: Gain) -> str:
+    return "no interval" if gain.low is None else f"{gain.low:.2f} to {gain.high:.2f}"

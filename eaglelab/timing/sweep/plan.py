@@ -1,0 +1,264 @@
+"""Which settings are worth a server: those whose best conceivable speedup beats the best that was measured, and no speculation at all.
+
+Speedup = accept length / r, r being a cycle's cost in plain decode steps (`timing.cost`). Both sides are bounded by what is known so far:
+
+- r never falls when more is drafted or verified, so a measured setting bounds every larger one from below and every smaller one from above;
+  before anything is measured a cycle costs at least one plain step and a little for each drafted step.
+- of a chain the accept length grows by the joint acceptance of the added step, which never rises with the step: what the last step of a
+  measured chain brought bounds every further one. The replay bounds it too, until a server beats it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from eaglelab.acceptance import ratio_interval
+from eaglelab.timing.cost import cost_ratio
+from eaglelab.timing.errors import TimingError
+from eaglelab.timing.measured import Measured
+from eaglelab.timing.setting import Setting
+
+if TYPE_CHECKING:
+    from eaglelab.investigation import Investigation
+
+OFF = Setting(0)
+AUTO = "auto"
+CHAINS = (1, 2, 3, 4, 5, 7)
+"""Steps of the chains that `auto` considers."""
+TREES = (Setting(3, 4, 8), Setting(5, 4, 8), Setting(5, 8, 32))
+"""Trees that `auto` considers where the engine drafts them; the second is SGLang's own choice for a Llama target."""
+DRAFT_LEAST = 0.01
+"""Plain decode steps that a drafted step costs at least: one layer and a head beside some 60 layers."""
+NOISE = 0.05
+"""Share by which a measured cost or accept length may be off when it bounds another setting's."""
+OTHER_NOISE = 0.15
+"""The same for a table that was measured elsewhere or before."""
+WALK = 0.03
+"""Share by which an engine's own accept length may lie above the replay's mean over all start positions."""
+TREE_SAMPLES = 8
+"""Samples whose answers are walked through with trees."""
+
+Accept = tuple[float, float, float]
+"""Accept length, low, high."""
+Bounds = Callable[[int, Setting], tuple[float, float] | None]
+"""(batch, setting) -> the least and the most speedup that is conceivable; None: nothing is known."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One setting, and whether it gets a server."""
+
+    setting: Setting
+    tried: bool
+    reason: str
+    accept: Accept | None = None
+    bounds: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    """By batch size; high may be inf."""
+
+    def to_json(self) -> dict[str, Any]:
+        accept = None if self.accept is None else dict(zip(("value", "low", "high"), self.accept, strict=True))
+        bounds = [{"batch": b, "low": low, "high": high} for b, (low, high) in self.bounds.items()]
+        return {**self.setting.to_json(), "tried": self.tried, "reason": self.reason, "accept_length": accept, "speedup": bounds}
+
+
+def parse_settings(text: str) -> tuple[Setting, ...] | None:
+    """`off,1-1-2,3,5-4-8`: names, or the steps of a chain; None for `auto`. Off is always among them, first. Raises TimingError."""
+    if text.strip() == AUTO:
+        return None
+    found = [OFF]
+    for word in filter(None, (w.strip() for w in text.split(","))):
+        try:
+            numbers = [0] if word == "off" else [int(n) for n in word.split("-")]
+            if len(numbers) not in (1, 3):
+                raise ValueError("one or three numbers are expected")
+            setting = Setting(*numbers)
+        except ValueError as error:
+            raise TimingError(
+                f"--settings {word!r}: {error}; expected off, STEPS or STEPS-TOPK-DRAFT_TOKENS, as in off,2,3-1-4,5-4-8"
+            ) from None
+        if len(numbers) == 3 and setting.chain and not setting.off and numbers[2] not in (0, setting.draft_tokens):
+            raise TimingError(
+                f"--settings {word!r}: a chain of {setting.steps} steps verifies {setting.draft_tokens} tokens: {setting.name}"
+            )
+        if setting.topk > 1 and not 2 <= setting.draft_tokens <= most_nodes(setting):
+            raise TimingError(f"--settings {word!r}: such a tree has 2 to {most_nodes(setting)} nodes, the bonus token's included")
+        found.append(setting)
+    return tuple(dict.fromkeys(found))
+
+
+def most_nodes(setting: Setting) -> int:
+    """Nodes that a tree can have: topk in the first step, topk times topk in each further one, and the root (SGLang 0.5.23, eagle_utils.py)."""
+    return 1 + setting.topk + (setting.steps - 1) * setting.topk**2
+
+
+def auto_settings(engine: str | None) -> tuple[Setting, ...]:
+    return (OFF, *(Setting(k) for k in CHAINS), *(TREES if engine != "vllm" else ()))
+
+
+@dataclass
+class Knowledge:
+    """What was measured so far, of one environment."""
+
+    own: list[Measured] = field(default_factory=list)
+    """By this sweep."""
+    before: list[Measured] = field(default_factory=list)
+    """By a table that the case names: bounds costs with a wider margin, and is no result to beat."""
+    joint: dict[Setting, float] = field(default_factory=dict)
+    """Of measured chains: the joint acceptance of their last step, where the server told it."""
+    accept: Callable[[Setting], Accept | None] = lambda setting: None
+    """The replay's."""
+
+    def speedups(self, batch: int) -> dict[Setting, float]:
+        """Measured by this sweep: medians over repeats."""
+        medians = _medians(m for m in self.own if m.batch == batch)
+        base = medians.pop(OFF, None)
+        return {} if base is None else {s: tok_s / base[0] for s, (tok_s, _) in medians.items()}
+
+    def best(self, batch: int) -> tuple[Setting, float]:
+        """The fastest so far; off, which is 1, at least."""
+        return max([(OFF, 1.0), *self.speedups(batch).items()], key=lambda found: found[1])
+
+    def costs(self, batch: int) -> dict[Setting, tuple[float, float]]:
+        """{setting: (r's lower bound, its upper bound)} of what was measured at this batch size."""
+        found: dict[Setting, tuple[float, float]] = {}
+        for rows, noise in ((self.before, OTHER_NOISE), (self.own, NOISE)):
+            medians = _medians(m for m in rows if m.batch == batch)
+            base = medians.pop(OFF, None)
+            for setting, (tok_s, length) in medians.items() if base is not None else ():
+                if length is not None:
+                    r = cost_ratio(length, tok_s, base[0])
+                    found[setting] = (r * (1 - noise), r * (1 + noise))
+        return found
+
+    def lengths(self, batch: int) -> dict[Setting, float]:
+        medians = _medians(m for m in self.own if m.batch == batch)
+        return {s: length for s, (_, length) in medians.items() if length is not None and not s.off}
+
+    def bounds(self, batch: int, setting: Setting) -> tuple[float, float]:
+        """The least and the most speedup that is conceivable."""
+        (al_low, al_high), (r_low, r_high) = self.accept_bounds(batch, setting), self.cost_bounds(batch, setting)
+        return al_low / r_high, al_high / r_low
+
+    def cost_bounds(self, batch: int, setting: Setting) -> tuple[float, float]:
+        """Of r. The upper one is inf where nothing larger was measured."""
+        measured = self.costs(batch)
+        lows = [low for other, (low, _) in measured.items() if _within(other, setting)]
+        highs = [high for other, (_, high) in measured.items() if _within(setting, other)]
+        low = max([1 + DRAFT_LEAST * setting.steps, *lows])
+        return low, max(low, min(highs, default=float("inf")))
+
+    def accept_bounds(self, batch: int, setting: Setting) -> tuple[float, float]:
+        measured = self.lengths(batch)
+        if setting in measured:
+            return measured[setting] * (1 - NOISE), measured[setting] * (1 + NOISE)
+        low, high = 1.0, float(setting.steps + 1)
+        replayed = self.accept(setting)
+        if replayed is not None and not self.beaten(batch):
+            low, high = max(low, replayed[1] * (1 - WALK)), min(high, replayed[2] * (1 + WALK))
+        if setting.chain:
+            high = min(high, self._concave(setting, measured))
+        smaller = [length * (1 - NOISE) for other, length in measured.items() if _within(other, setting)]
+        low = max([low, *smaller])
+        return low, max(low, high)
+
+    def _concave(self, setting: Setting, measured: Mapping[Setting, float]) -> float:
+        """Of the largest measured chain below: what its last step brought, again and again."""
+        chains = {s.steps: length for s, length in measured.items() if s.chain and s.steps < setting.steps}
+        if not chains:
+            return float("inf")
+        steps = max(chains)
+        length, below = chains[steps], [k for k in chains if k < steps]
+        gain = self.joint.get(Setting(steps))
+        if gain is None:  # the mean gain of the steps since the measured chain below is no less than the last one's
+            shorter, start = (1.0, 0) if not below else (chains[max(below)], max(below))
+            gain = (length - shorter) / (steps - start)
+        return length * (1 + NOISE) + (setting.steps - steps) * min(1.0, max(0.0, gain) * (1 + NOISE) + 0.01)
+
+    def beaten(self, batch: int) -> bool:
+        """Whether a server accepted more than the replay thinks possible: then the replay is of another feed or other text, and no bound."""
+        pairs = ((length, self.accept(s)) for s, length in self.lengths(batch).items())
+        return any(a is not None and length > a[2] * (1 + WALK + NOISE) for length, a in pairs)
+
+
+def _medians(rows: Iterable[Measured]) -> dict[Setting, tuple[float, float | None]]:
+    """{setting: (median tok/s, median accept length)}."""
+    found: dict[Setting, list[Measured]] = {}
+    for row in rows:
+        found.setdefault(row.setting, []).append(row)
+    medians = {}
+    for setting, runs in found.items():
+        lengths = [m.accept_length for m in runs if m.accept_length is not None]
+        medians[setting] = (statistics.median(m.tok_s for m in runs), statistics.median(lengths) if lengths else None)
+    return medians
+
+
+def _within(one: Setting, other: Setting) -> bool:
+    """Whether `one` drafts and verifies no more than `other` in every respect, so that its cycle cannot cost more."""
+    return not one.off and one.steps <= other.steps and one.topk <= other.topk and one.verified <= other.verified
+
+
+def decide(
+    setting: Setting, batches: Sequence[int], known: Knowledge, *, asked_for: bool, engine: str | None, bounds: Bounds | None = None
+) -> Candidate:
+    """Whether a setting gets a server now. asked_for: it was named, so that the model has no say. bounds: of another model, in place of `known`'s."""
+    if setting.off:
+        return Candidate(setting, True, "the baseline")
+    if engine == "vllm" and not setting.chain:
+        return Candidate(setting, False, "vLLM drafts chains")
+    found = {b: (bounds and bounds(b, setting)) or known.bounds(b, setting) for b in batches}
+    accept = known.accept(setting)
+    if asked_for:
+        return Candidate(setting, True, "asked for", accept, found)
+    margin = {b: found[b][1] / known.best(b)[1] for b in batches}
+    batch = max(margin, key=lambda b: margin[b])
+    best, speedup = known.best(batch)
+    (_, high), (_, length), (cost, _) = found[batch], known.accept_bounds(batch, setting), known.cost_bounds(batch, setting)
+    what = f"at most {high:.2f}x at batch {batch} (accept length at most {length:.2f}, a cycle costs at least {cost:.2f} plain steps)"
+    if bounds is not None:
+        what = f"at most {high:.2f}x at batch {batch}"
+    if margin[batch] <= 1:
+        return Candidate(
+            setting, False, f"{what}, where {'off is 1' if best.off else f'{best.name} reached {speedup:.2f}x'}", accept, found
+        )
+    return Candidate(setting, True, f"could reach {high:.2f}x at batch {batch}", accept, found)
+
+
+# -- acceptance of a case ----------------------------------------------------------------------------------------------------------
+
+
+def replayed_acceptance(inv: Investigation, settings: Sequence[Setting]) -> dict[Setting, Accept]:
+    """The accept length of each setting by the replay on the dump's own feed, which is the most that the drafter reaches, with its 95 %
+    interval by sample. Chains: 1 + the joint rates, over all start positions; trees: the walk. Raises NotGiven, ValueError."""
+    found: dict[Setting, Accept] = {}
+    chains = [s for s in settings if s.chain and not s.off]
+    if chains:
+        replay = inv.replay_of([inv.feeds.dump], steps=max(s.steps for s in chains))[0]
+        counts = [o.counts for o in replay.outcomes]
+        for s in chains:
+            found |= _length(s, [(sum(c.joint[: s.steps]), c.complete) for c in counts])
+    for s in settings:
+        if not s.chain:
+            walks = [o.accepted for o in _tree(inv, s).outcomes if o.accepted]
+            found |= _length(s, [(sum(w), len(w)) for w in walks])
+    return found
+
+
+def _tree(inv: Investigation, setting: Setting) -> Any:
+    from eaglelab.replay.tree import tree_replay
+
+    rows, target_rows = inv._rows_to_draft
+    options = {"steps": setting.steps, "topk": setting.topk, "num_draft_tokens": setting.draft_tokens, "target_embed": target_rows}
+    return tree_replay(inv.drafter, inv.replay_samples[:TREE_SAMPLES], rows, inv.feeds.dump, inv.judge, **options)
+
+
+def _length(setting: Setting, counts: Sequence[tuple[float, int]]) -> dict[Setting, Accept]:
+    """counts: (accepted, passes) by sample. {} where nothing was counted; an interval that a single sample cannot give is the whole range."""
+    passes = sum(n for _, n in counts)
+    if not passes:
+        return {}
+    value = 1 + sum(a for a, _ in counts) / passes
+    low, high = ratio_interval(*zip(*counts, strict=True))
+    return {setting: (value, 1 + low, min(1 + high, setting.steps + 1.0))}
