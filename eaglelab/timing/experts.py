@@ -42,7 +42,7 @@ def experts_of(config: Mapping[str, Any]) -> Experts | None:
     inner = text.get("ffn_config")
     places = (text, inner) if isinstance(inner, Mapping) else (text,)
     total, routed = (next((n for place in places for key in keys if (n := _count(place.get(key)))), None) for keys in (TOTAL, ROUTED))
-    return Experts(total, routed) if total and routed and 1 < total and routed <= total else None
+    return Experts(total, routed) if total and routed and total > 1 and routed <= total else None
 
 
 def _count(value: Any) -> int | None:

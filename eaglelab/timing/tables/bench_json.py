@@ -16,7 +16,7 @@ from eaglelab.outside_json import too_deep
 from eaglelab.served import server_info
 from eaglelab.served.bench_lines import LIFETIME, OVER_VERIFY
 from eaglelab.served.counts import count_of
-from eaglelab.served.lines import LogError, LineReader
+from eaglelab.served.lines import LineReader, LogError
 from eaglelab.timing.errors import TimingError
 from eaglelab.timing.setting import Setting
 from eaglelab.timing.tables.names import column, setting_in

@@ -31,10 +31,9 @@ KNOWN = {name: ours for ours, names in COLUMNS.items() for name in names.split()
 """A column's name, normalised -> ours. What is not here is kept as it is, in `Measured.extra`."""
 
 OFF = frozenset(
-    "baseline base off none no false 0 nospec no_spec non_spec no_speculation without without_speculation vanilla ar autoregressive target "
-    "target_only plain decode disabled".split()
-)
-EMPTY = frozenset(("", "-", "–", "—", "n/a", "na", "none", "null", "nil", "?"))
+    ("baseline", "base", "off", "none", "no", "false", "0", "disabled", "without", "vanilla", "ar", "autoregressive", "plain", "decode")
+) | {"nospec", "no_spec", "non_spec", "no_speculation", "without_speculation", "target", "target_only"}
+EMPTY = frozenset(("", "-", "\u2013", "\u2014", "n/a", "na", "none", "null", "nil", "?"))
 TRIPLE = re.compile(r"(?:[a-z0-9]*[:_ ])?(\d{1,4})[-/,x](\d{1,4})[-/,x](\d{1,4})")
 CHAIN = re.compile(r"(?:static|chain|steps?|k|num_steps|len(?:gth)?)[ _=:-]?(\d{1,3})")
 

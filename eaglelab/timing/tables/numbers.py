@@ -9,8 +9,8 @@ from typing import Any
 
 from eaglelab.timing.tables.names import EMPTY
 
-SPACES = re.compile(r"[\s'’_\u00a0\u2009\u202f]")
-UNIT = re.compile(r"(tok(ens?)?/s(ec)?|t/s|tps|tokens?|ms|s|x|×|steps?)\Z", re.IGNORECASE)
+SPACES = re.compile(r"[\s'\u2019_\u00a0\u2009\u202f]")
+UNIT = re.compile(r"(tok(ens?)?/s(ec)?|t/s|tps|tokens?|ms|s|x|\u00d7|steps?)\Z", re.IGNORECASE)
 PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 COMMA = re.compile(r"[+-]?\d+,\d+|[+-]?\d{1,3}(\.\d{3})+,\d+")

@@ -1,0 +1,300 @@
+"""The speedup that a setting should give, and the setting to use at each batch size, with off among them.
+
+speedup = accept length * time of a pass without speculation / time of a cycle. The accept length comes from the drafter's replay, from an engine's
+per-position counts or from measured settings next to it; the times from a fit over measured rows (`step_time`) or from the phases of a trace
+(`parts`). What was measured is taken as it is, never as the model has it.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+from eaglelab.acceptance import Z95, accept_length_from_joint
+from eaglelab.timing.acceptance import Expected
+from eaglelab.timing.cost import CostRow, cost_rows
+from eaglelab.timing.measured import MeasuredTable
+from eaglelab.timing.setting import Setting
+from eaglelab.timing.step_time import PassTime, groups
+
+Acceptance = Callable[[Setting], Expected | None]
+MEASURED, PREDICTED = "measured", "predicted"
+CLEAR, CANNOT_TELL, NO_INTERVAL = "clear", "cannot tell", "no interval"
+ROUND = 1e-9
+
+
+class TimeModel(Protocol):
+    """`StepTime`, `PartTimes`."""
+
+    def predict(self, batch: int, setting: Setting) -> PassTime | None: ...
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What to expect of one setting at one batch size."""
+
+    batch: int
+    setting: Setting
+    speedup: float | None
+    """None where the rows at hand only bound it."""
+    low: float | None
+    high: float | None
+    """95 % interval, bounds included; of a setting that is only bounded and leaves no error to see, the bounds. None: not known."""
+    source: str
+    """`measured` or `predicted`; of off, which is 1 by definition, `measured`."""
+    accept_length: float | None = None
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.setting.name
+
+    @property
+    def text(self) -> str:
+        """`3-1-4 1.21 x (1.10 to 1.32)`."""
+        value = "" if self.speedup is None else f" {self.speedup:.2f} x"
+        span = f" ({self.low:.2f} to {self.high:.2f})" if self.low is not None and self.high is not None else ""
+        return self.name if self.setting.off else f"{self.name}{value}{span}"
+
+    def to_json(self) -> dict[str, Any]:
+        told = {"speedup": self.speedup, "low": self.low, "high": self.high, "source": self.source, "accept_length": self.accept_length}
+        return {"batch": self.batch, **self.setting.to_json(), **told}
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The best setting of one batch size, by value; whether it is really the best is in `over_off` and `over_runner_up`."""
+
+    group: str
+    batch: int
+    best: Outlook
+    runner_up: Outlook | None
+    over_off: str
+    """`clear`: the interval of the best lies above 1 (off: those of all others below). `cannot tell`: it does not. `no interval`: nothing was
+    repeated and nothing predicted with an error."""
+    over_runner_up: str
+    outlooks: tuple[Outlook, ...]
+    """All that were weighed, best first; those that are only bounded last."""
+    not_ruled_out: tuple[Outlook, ...]
+    """Settings nobody ran that may be better than the best: those that are only bounded and, where off leads, those whose interval reaches 1."""
+    assumptions: tuple[str, ...]
+
+    @property
+    def gain(self) -> float:
+        """Speedup of the best over off, minus 1."""
+        return self.best.speedup - 1
+
+    @property
+    def text(self) -> str:
+        best, other = self.best, self.runner_up
+        head = f"batch {self.batch}: "
+        if other is None:
+            return f"{head}nothing to weigh but {best.name}"
+        if best.setting.off:
+            words = {
+                CLEAR: f"off; the next best, {other.text}, is slower",
+                CANNOT_TELL: f"off leads, next {other.text}, but the intervals overlap: cannot tell",
+                NO_INTERVAL: f"off; the next best, {other.text}, is slower, but without an interval: repeat the runs",
+            }
+            text = words[self.over_off]
+        elif self.over_off == CANNOT_TELL:
+            text = f"cannot tell whether {best.text} beats off"
+        else:
+            text = best.text if self.over_off == CLEAR else f"{best.text}, without an interval"
+            if not other.setting.off:
+                text += f"; cannot tell it from {other.text}" if self.over_runner_up == CANNOT_TELL else f"; next {other.text}"
+        if best.source == PREDICTED:
+            text += "; predicted, not run"
+        if self.not_ruled_out:
+            text += f"; not ruled out: {', '.join(o.text for o in self.not_ruled_out[:3])}"
+        return head + text
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "group": self.group,
+            "batch": self.batch,
+            "best": self.best.to_json(),
+            "runner_up": None if self.runner_up is None else self.runner_up.to_json(),
+            "gain": self.gain,
+            "over_off": self.over_off,
+            "over_runner_up": self.over_runner_up,
+            "outlooks": [o.to_json() for o in self.outlooks],
+            "not_ruled_out": [o.name for o in self.not_ruled_out],
+            "assumptions": list(self.assumptions),
+            "text": self.text,
+        }
+
+
+def chain_acceptance(joint: Sequence[float], passes: int | None = None, source: str = "joint rates of each step") -> Acceptance:
+    """Accept lengths of chains up to K steps: 1 + sum of the first joint rates. None for more steps (nothing is extrapolated) and for trees.
+
+    joint: [K], not increasing. passes: how many start rows or verify passes they are from, for an interval that takes them as independent. This
+    mean over all start rows differs a little from a walk's accept length: the rows that a walk starts a pass at are those behind a rejected
+    token. Raises ValueError for rates that cannot be.
+    """
+    joint = tuple(float(j) for j in joint)
+    if not all(0 <= j <= 1 for j in joint) or any(b > a + ROUND for a, b in pairwise(joint)):
+        raise ValueError(f"joint rates are {joint}, expected numbers from 0 to 1, none above the one before it")
+
+    def acceptance(setting: Setting) -> Expected | None:
+        if setting.off:
+            return Expected(1.0, 1.0, 1.0, "one token a pass")
+        if not setting.chain or setting.steps > len(joint):
+            return None
+        used = joint[: setting.steps]
+        mean = sum(used)
+        length = accept_length_from_joint(used)
+        if not passes:
+            return Expected(length, length, length, source)
+        variance = max(0.0, sum((2 * k + 1) * j for k, j in enumerate(used)) - mean**2)  # of the accepted tokens of a pass
+        spread = Z95 * math.sqrt(variance / passes)
+        return Expected(length, max(1.0, length - spread), min(setting.steps + 1.0, length + spread), source)
+
+    return acceptance
+
+
+def measured_acceptance(table: MeasuredTable, group: str) -> Acceptance:
+    """Accept lengths of a group's measured settings, and bounds for chains between them.
+
+    Joint rates do not grow from step to step, so a chain's accept length is a concave function of its steps that begins with 1 at 0: between two
+    measured ones it lies above their chord, below the lines through their neighbours, and below the longer one's. Beyond the longest: None.
+    """
+    told: dict[Setting, list[float]] = {}
+    for m in table.rows:
+        if m.group == group and not m.setting.off and m.accept_length is not None:
+            told.setdefault(m.setting, []).append(m.accept_length)
+    values = {setting: statistics.median(lengths) for setting, lengths in told.items()}
+    chains = [(0, 1.0), *sorted((s.steps, v) for s, v in values.items() if s.chain)]
+
+    def acceptance(setting: Setting) -> Expected | None:
+        if setting.off:
+            return Expected(1.0, 1.0, 1.0, "one token a pass")
+        if setting in values:
+            return Expected(values[setting], min(told[setting]), max(told[setting]), "measured with it")
+        if not setting.chain or setting.steps > chains[-1][0]:
+            return None
+        low, high = _between(chains, setting.steps)
+        return Expected((low + high) / 2, low, high, "bounds from measured chains of fewer and more steps")
+
+    return acceptance
+
+
+def _between(chains: Sequence[tuple[int, float]], steps: int) -> tuple[float, float]:
+    """Bounds of a concave function between two of its points."""
+    place = next(i for i, (k, _) in enumerate(chains) if k > steps)
+    (k0, v0), (k1, v1) = chains[place - 1], chains[place]
+    chord = v0 + (v1 - v0) * (steps - k0) / (k1 - k0)
+    above = [v1]
+    if place > 1:
+        k, v = chains[place - 2]
+        above.append(v0 + (v0 - v) / (k0 - k) * (steps - k0))
+    else:
+        above.append(1.0 + steps)
+    if place + 1 < len(chains):
+        k, v = chains[place + 1]
+        above.append(v1 - (v - v1) / (k - k1) * (k1 - steps))
+    return min(chord, *above), max(chord, min(above))  # noise can turn them round
+
+
+def predict(
+    batch: int, setting: Setting, acceptance: Acceptance, model: TimeModel, baseline_ms: float | None = None, *, seed: int = 0
+) -> Outlook | None:
+    """Speedup of a setting over off. baseline_ms: a measured pass without speculation; else the model's. None where the accept length or a time
+    is not to be had. The interval is the 2.5 to 97.5 % of draws over the model's error and the accept length's interval (taken as normal)."""
+    import numpy as np
+
+    expected, time = acceptance(setting), model.predict(batch, setting)
+    base = PassTime(baseline_ms, baseline_ms) if baseline_ms is not None else model.predict(batch, Setting(0))
+    if expected is None or time is None or base is None or time.low_ms <= 0:
+        return None
+    length = expected.accept_length
+    value = length * base.ms / time.ms if base.ms is not None and time.ms is not None else None
+    low, high = expected.low * base.low_ms / time.high_ms, expected.high * base.high_ms / time.low_ms
+    assumed = [f"accept length {length:.2f} of {setting.name}: {expected.source}, and the same at every batch size"]
+    if expected.low == expected.high and not setting.off:
+        assumed.append("the accept length comes without an interval: that of the speedup is the pass time's alone")
+    draws = [t.draws for t in (time, base) if t.draws is not None]
+    if draws:
+        generator = np.random.default_rng((seed, batch, setting.steps))
+        spread = (expected.high - expected.low) / (2 * Z95)
+        lengths = np.clip(length + spread * generator.normal(size=len(draws[0])), 1.0, max(length, setting.steps + 1.0))
+        times, bases = (t.draws if t.draws is not None else np.array([[t.low_ms, t.high_ms]]) for t in (time, base))
+        times = np.maximum(times, 1e-3 * time.low_ms)
+        low = float(np.quantile(lengths * bases[:, 0] / times[:, 1], 0.025))
+        high = float(np.quantile(lengths * bases[:, 1] / times[:, 0], 0.975))
+    elif value is not None and expected.low == expected.high:
+        return Outlook(batch, setting, value, None, None, PREDICTED, length, tuple(assumed))
+    return Outlook(batch, setting, value, low, high, PREDICTED, length, tuple(assumed))
+
+
+def off(batch: int) -> Outlook:
+    return Outlook(batch, Setting(0), 1.0, 1.0, 1.0, MEASURED, 1.0)
+
+
+def measured_outlook(row: CostRow) -> Outlook | None:
+    """Of a measured setting; None without a baseline at its batch size."""
+    if row.speedup is None:
+        return None
+    low, high = row.speedup_interval or (None, None)
+    return Outlook(row.measured.batch, row.measured.setting, row.speedup, low, high, MEASURED, row.measured.accept_length)
+
+
+def recommend(
+    table: MeasuredTable,
+    model: TimeModel | None = None,
+    acceptance: Acceptance | None = None,
+    *,
+    group: str | None = None,
+    settings: Iterable[Setting] = (),
+    batches: Iterable[int] | None = None,
+    deepest: int = 8,
+) -> tuple[Recommendation, ...]:
+    """One a batch size of the table, or of `batches`.
+
+    Measured settings count as measured. With a model, settings nobody ran are weighed too: `settings`, and chains of up to `deepest` steps, where
+    `acceptance` (None: `measured_acceptance`) and the model tell them. A batch size without a baseline is left out unless the model tells one.
+    """
+    names = groups(table)
+    group = next(iter(names), "") if group is None else group
+    place = names.get(group, {})
+    costs = [c for c in cost_rows(table) if c.measured.group == group]
+    acceptance = measured_acceptance(table, group) if acceptance is None else acceptance
+    wanted = sorted({*settings, *(Setting(k) for k in range(1, deepest + 1))}) if model is not None else []
+    found = []
+    for batch in sorted(set(table.batches if batches is None else batches)):
+        own = [o for c in costs if c.measured.batch == batch and (o := measured_outlook(c)) is not None]
+        there = table.baselines(batch, place)
+        baseline_ms = 1000 * batch / statistics.median(m.tok_s for m in there) if there else None
+        ran = {o.setting for o in own}
+        guessed = [predict(batch, s, acceptance, model, baseline_ms) for s in wanted if s not in ran and not s.off]
+        outlooks = [off(batch), *own, *(g for g in guessed if g is not None)]
+        if len(outlooks) > 1:
+            found.append(_choose(group, batch, outlooks, model))
+    return tuple(found)
+
+
+def _choose(group: str, batch: int, outlooks: Sequence[Outlook], model: TimeModel | None) -> Recommendation:
+    ranked = sorted((o for o in outlooks if o.speedup is not None), key=lambda o: -o.speedup)
+    bounded = [o for o in outlooks if o.speedup is None]
+    best, runner_up = ranked[0], ranked[1] if len(ranked) > 1 else None
+    others = ranked[1:] if best.setting.off else [o for o in ranked if o.setting.off]
+    against = {compare(best, o) for o in others}
+    over_off = next((word for word in (CANNOT_TELL, NO_INTERVAL) if word in against), CLEAR)
+    over_next = compare(best, runner_up) if runner_up is not None else CLEAR
+    guessed = [o for o in ranked if best.setting.off and o.source == PREDICTED and o.high is not None]
+    open_ = tuple(sorted((o for o in (*bounded, *guessed) if o.high > best.speedup), key=lambda o: -o.high))
+    assumed = dict.fromkeys(a for o in outlooks for a in o.assumed)
+    if any(o.source == PREDICTED for o in outlooks) and (text := getattr(model, "assumption", "")):
+        assumed = {text: None, **assumed}
+    return Recommendation(group, batch, best, runner_up, over_off, over_next, (*ranked, *bounded), open_, tuple(assumed))
+
+
+def compare(best: Outlook, other: Outlook) -> str:
+    """Whether the better of two by value is the better: `clear`, `cannot tell` where the intervals overlap, `no interval`."""
+    if None in (best.low, other.low):
+        return NO_INTERVAL
+    return CLEAR if best.low > other.high else CANNOT_TELL
