@@ -6,7 +6,8 @@ Measured in the same run as what is set beside them, since a data sheet's number
 from __future__ import annotations
 
 import platform
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -88,6 +89,12 @@ def measure_machine(
         peak_tflop_s=2 * side**3 / seconds["product"] / 1e12,
         buffer_bytes=held,
     )
+
+
+def best_of(runs: Sequence[Machine]) -> Machine:
+    """The limits of one machine that was measured several times: the best of each."""
+    fastest = max(runs, key=lambda m: m.read_gb_s)
+    return replace(fastest, copy_gb_s=max(m.copy_gb_s for m in runs), peak_tflop_s=max(m.peak_tflop_s for m in runs))
 
 
 def device_name(device: torch.device) -> str:

@@ -39,15 +39,18 @@ def distinct_experts(number: int, chosen: int, tokens: int) -> float:
     return number * (1 - (1 - chosen / number) ** tokens)
 
 
-def attention(batch: int, kept: int, tokens: int, heads: int, kv_shape: tuple[int, int, int], itemsize: int) -> Counts:
+def attention(
+    batch: int, kept: int, tokens: int, heads: int, kv_shape: tuple[int, int, int], itemsize: int, channels: int | None = None
+) -> Counts:
     """One layer's attention of `tokens` new rows a request over `kept` old ones and, causally, themselves.
 
-    kv_shape: key heads, channels of a key, channels of a value, as they are cached.
+    kv_shape: key heads, channels of a key, channels of a value, as they are cached. channels: of a key and a value together, as a query head
+    multiplies them; None: as they are cached.
     """
     kv_heads, key, value = kv_shape
     pairs = tokens * kept + tokens * (tokens + 1) // 2
     rows = kept + 2 * tokens  # the old ones read; the new ones written and read
-    return Counts(batch * rows * kv_heads * (key + value) * itemsize, 2 * batch * heads * (key + value) * pairs)
+    return Counts(batch * rows * kv_heads * (key + value) * itemsize, 2 * batch * heads * (channels or key + value) * pairs)
 
 
 def logits(rows: int, vocabulary: int, itemsize: int) -> Counts:

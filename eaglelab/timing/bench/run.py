@@ -14,12 +14,12 @@ from eaglelab.drafter.checkpoint import choose_device, choose_dtype, load_drafte
 from eaglelab.drafter.config import DrafterConfig, DrafterConfigError
 from eaglelab.drafter.model import Drafter
 from eaglelab.progress import progress
-from eaglelab.timing.bench.bandwidth import Machine, measure_machine
+from eaglelab.timing.bench.bandwidth import Machine, best_of, measure_machine
 from eaglelab.timing.bench.clock import FAILURES, Call, Times, failure, free_bytes, time_calls
 from eaglelab.timing.bench.drafter_step import DrafterCalls, extend_counts, kv_shape, step_counts
 from eaglelab.timing.bench.result import EXTEND, HEAD, LAYER, STEP, VERIFY, BenchResult, Point
 from eaglelab.timing.bench.target_model import SHARE_OF_FREE, STD, TargetModel, load_target
-from eaglelab.timing.bench.verify_pass import VerifyPass, has_experts, kv_bytes, routing, verify_counts
+from eaglelab.timing.bench.verify_pass import VerifyPass, has_experts, kv_bytes, latent_channels, routing, verify_counts
 from eaglelab.timing.errors import TimingError
 
 BATCHES, CONTEXTS, TOKENS, REPEATS = (1, 4, 16), (128, 1024), (1, 2, 3, 4, 8, 16), 20
@@ -67,7 +67,7 @@ def bench(
         raise TimingError(f"graphs on {place}: CUDA graphs need a CUDA device; leave --graphs out")
     held_target = None if target is None else load_target(target, place, kind, layers=layers)
     held_drafter, random_drafter, notes = _drafter(drafter, place, kind)
-    notes = [*(held_target.notes if held_target else ()), *notes]
+    notes = [*_target_notes(held_target), *notes]
     tokens = sorted({1, *tokens})
     run = _Run(held_target, held_drafter, tokens, graphs, repeats, place)
     limits = [machine or measure_machine(place, kind)]
@@ -81,7 +81,7 @@ def bench(
         limits.append(measure_machine(place, kind))
         notes += drift(*limits)
     return BenchResult(
-        max(limits, key=lambda m: m.read_gb_s),
+        best_of(limits),
         tuple(points),
         _about_target(held_target),
         _about_drafter(drafter, held_drafter, random_drafter),
@@ -209,6 +209,18 @@ def _drafter(drafter: str | Path | Drafter | None, device: torch.device, dtype: 
         for p in made.parameters():
             p.data = p.data.to(dtype)
         return made.eval(), True, [f"The drafter has random weights of its config's shapes: {error}"]
+
+
+def _target_notes(target: TargetModel | None) -> list[str]:
+    if target is None:
+        return []
+    notes, config = list(target.notes), target.skeleton.base.config
+    if any(latent_channels(config, shape) for shape in target.kv_shapes.values()):
+        notes.append(
+            "MLA: transformers expands the latents of the whole context in every pass, engines do not: passes are slower here, and n tokens beside "
+            "one look cheaper, the longer the context. Bytes and operations are counted as an engine's."
+        )
+    return notes
 
 
 def _about_target(target: TargetModel | None) -> dict[str, Any] | None:

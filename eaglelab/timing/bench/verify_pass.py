@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,7 +63,8 @@ def verify_counts(target: TargetModel, batch: int, context: int, tokens: int) ->
     for kind, held in zip(target.kinds, target.held, strict=True):
         layer = skeleton.layers[held[0]]
         kept, shape = kept_rows(context, target.windows[held[0]]), target.kv_shapes[held[0]]
-        one = counts.attention(batch, kept, tokens, config.num_attention_heads, shape, target.dtype.itemsize)
+        channels = latent_channels(config, shape)
+        one = counts.attention(batch, kept, tokens, config.num_attention_heads, shape, target.dtype.itemsize, channels)
         dense = [p for name, p in layer.named_parameters() if not EXPERT.search(name)]
         routed = [p for name, p in layer.named_parameters() if EXPERT.search(name)]
         one += counts.weights(_bytes(dense), _in_matrices(dense), batch * tokens)
@@ -80,7 +82,14 @@ def verify_counts(target: TargetModel, batch: int, context: int, tokens: int) ->
     return total
 
 
-def routing(config) -> tuple[int, int]:
+def latent_channels(config: Any, kv_shape: tuple[int, int, int]) -> int | None:
+    """What a head of an MLA layer multiplies where the latent is cached and its expansion is absorbed into the query and the output, as engines
+    do: latent and rotated part for the key, the latent for the value. None for other layers."""
+    latent = getattr(config, "kv_lora_rank", None)
+    return kv_shape[1] + kv_shape[2] + latent if latent and kv_shape[0] == 1 and latent in kv_shape[1:] else None
+
+
+def routing(config: Any) -> tuple[int, int]:
     """Routed experts of a layer, and how many a token goes to; (1, 1) where the config does not say: all are counted."""
     number, chosen = (
         next((v for k in keys if isinstance(v := getattr(config, k, None), int) and v > 0), 1) for keys in (NUMBER_KEYS, CHOSEN_KEYS)
