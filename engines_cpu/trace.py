@@ -19,6 +19,7 @@ import shutil
 import sys
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from runs import LIVE, RECORDED, ROOT, Run
+from runs import EXAMPLE, LIVE, RECORDED, ROOT, Run
 from serving import prompts, started
 
 from eaglelab.live.prompts import Prompt
@@ -41,8 +42,13 @@ LIMIT = 150_000
 """Bytes of a written trace."""
 SHIPPED = ("vllm-chain", 4)
 """The recording whose spans go with the example."""
+LOOP = "loop"
+"""The library's own speculative loop, with plain decoding of the same prompts."""
+STEPS = ("step[", "execute_", "eaglelab.")
+LOOSE = ("scheduler.run_batch", "execute_", "eaglelab.cycle")
+"""Spans with work of several phases: the operators right in them are all kept, and those in no span."""
 WHOLE = 2
-"""Of all spans of one name that hold no other span, the one whose outermost operators are kept: not the first, which warms up."""
+"""Of the other spans of one name, the one whose outermost operators are kept: not the first, which warms up."""
 OF_THE_MACHINE = ("host_name", "traceName")
 """Top-level entries that are not written."""
 COUNTED = re.compile(
@@ -76,7 +82,7 @@ class Profiled(Run):
     def environment(self) -> dict[str, str]:
         if self.engine == "vllm":
             return {"VLLM_CUSTOM_SCOPES_FOR_PROFILING": str(int(self.scopes))}
-        return {}
+        return {"SGLANG_ENABLE_METRICS_DEVICE_TIMER": "1"}
 
 
 PROFILED = {
@@ -104,15 +110,20 @@ def without_speculation(arguments: Sequence[str]) -> Iterator[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PROFILED)} (default: all)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join([*PROFILED, LOOP])} (default: all)")
     parser.add_argument("--cut", action="store_true", help="serve nothing: cut what lies in .live/traces")
     args = parser.parse_args()
-    unknown = [name for name in args.names if name not in PROFILED]
+    known = [*PROFILED, LOOP]
+    unknown = [name for name in args.names if name not in known]
     if unknown:
-        parser.error(f"no recording is called {unknown[0]}; known: {', '.join(PROFILED)}")
-    chosen = [PROFILED[name] for name in args.names or PROFILED]
+        parser.error(f"no recording is called {unknown[0]}; known: {', '.join(known)}")
+    chosen = args.names or known
     asked = [] if args.cut else prompts()
-    for run in chosen:
+    if LOOP in chosen:
+        if not args.cut:
+            record_loop()
+        write_loop()
+    for run in (run for run in PROFILED.values() if run.name in chosen):
         if not args.cut:
             record(run, asked)
         for batch in run.batches:
@@ -146,6 +157,21 @@ def record(run: Profiled, asked: Sequence[Prompt]) -> None:
             told = {"run": run.name, "batch": batch, "begun": begun, "seconds": time.time() - begun}
             (place / "told.json").write_text(json.dumps(told))
             print(f"{run.name}, {batch} together: {[p.name for p in traces(place)]}", flush=True)
+
+
+def record_loop() -> None:
+    """The loop on the example's first two prompts, fed as the dump was: RAW/loop/trace.json.gz, and what it counted."""
+    from eaglelab.investigation import Investigation
+    from eaglelab.loop.run import run_loop
+
+    folder = RAW / LOOP
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    inv = Investigation(str(EXAMPLE), max_samples=2)
+    result = run_loop(inv, feed="dump", steps=3, max_prompts=2, max_new_tokens=16, rounds=1, trace=folder / "trace.json.gz")
+    passes = [len(request.speculated[0].passes) for request in result.requests]
+    (folder / "told.json").write_text(json.dumps({"passes": passes}))
+    print(f"{LOOP}: {passes} verify passes", flush=True)
 
 
 def profile_request(run: Profiled, place: Path) -> dict[str, Any]:
@@ -191,6 +217,11 @@ def write(run: Profiled, batch: int) -> None:
         store(whole | {"traceEvents": spans}, RECORDED / f"{run.name}.trace.json.gz")
 
 
+def write_loop() -> None:
+    whole = json.loads(gzip.decompress((RAW / LOOP / "trace.json.gz").read_bytes()))
+    store(whole | {"traceEvents": list(kept(whole["traceEvents"]))}, OUT / f"{LOOP}.trace.json.gz")
+
+
 def store(trace: dict[str, Any], path: Path) -> None:
     text = json.dumps({key: value for key, value in trace.items() if key not in OF_THE_MACHINE}, separators=(",", ":"))
     packed = gzip.compress(text.encode(), mtime=0)
@@ -199,40 +230,36 @@ def store(trace: dict[str, Any], path: Path) -> None:
 
 
 def kept(events: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """All but: operators inside of operators; operators in a span that holds no other span, except in one span of each name; and what an idle
-    loop does, from one second before the first step on and from one second after the last."""
+    """All but: operators inside of operators; operators in a span other than LOOSE, except in one span of each name (numbers aside); and what
+    an idle loop does, up to one second before the first step and from one second after the last."""
     complete = [e for e in events if e.get("ph") == "X" and e.get("cat") in ("cpu_op", "user_annotation")]
-    steps = [e for e in complete if e["name"].startswith(("step[", "execute_"))]
+    steps = [e for e in complete if e["name"].startswith(STEPS)]
     begin, end = min(e["ts"] for e in steps) - 1e6, max(e["ts"] + e["dur"] for e in steps) + 1e6
     dropped: set[int] = set()
     for thread in {(e["pid"], e["tid"]) for e in complete}:
-        dropped |= nested([e for e in complete if (e["pid"], e["tid"]) == thread])
+        dropped |= unneeded([e for e in complete if (e["pid"], e["tid"]) == thread])
     for event in events:
         outside = event.get("ph") == "X" and not begin <= event["ts"] <= end
         if id(event) not in dropped and not outside:
             yield event
 
 
-def nested(events: list[dict[str, Any]]) -> set[int]:
+def unneeded(events: list[dict[str, Any]]) -> set[int]:
     """ids of the operators of one thread that are not kept."""
-    events = sorted(events, key=lambda e: (e["ts"], -e["dur"]))
     around: list[dict[str, Any]] = []
-    holder: dict[int, dict[str, Any]] = {}  # operator: the innermost span around it
-    dropped, holding, seen, whole = set(), set(), {}, set()
-    for event in events:
+    dropped, seen, whole = set(), Counter(), set()
+    for event in sorted(events, key=lambda e: (e["ts"], -e["dur"])):
         while around and around[-1]["ts"] + around[-1]["dur"] <= event["ts"]:
             around.pop()
         if event["cat"] == "user_annotation":
-            seen[event["name"]] = seen.get(event["name"], 0) + 1
-            if seen[event["name"]] == WHOLE:
+            name = re.sub(r"\d+", "N", event["name"])
+            seen[name] += 1
+            if seen[name] == WHOLE:
                 whole.add(id(event))
-            holding |= {id(e) for e in around}
-        elif around and around[-1]["cat"] == "cpu_op":
+        elif around and (around[-1]["cat"] == "cpu_op" or not (around[-1]["name"].startswith(LOOSE) or id(around[-1]) in whole)):
             dropped.add(id(event))
-        elif around:
-            holder[id(event)] = around[-1]
         around.append(event)
-    return dropped | {op for op, span in holder.items() if id(span) not in holding | whole}
+    return dropped
 
 
 if __name__ == "__main__":

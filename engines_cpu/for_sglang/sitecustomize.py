@@ -5,6 +5,7 @@ torchvision is a CUDA build whose operators are absent beside a CPU torch, so th
 """
 
 import importlib.abc
+import os
 import sys
 
 DETECTION = "Tensor dets, Tensor scores, float iou_threshold"
@@ -22,6 +23,9 @@ class _BeforeSGLang(importlib.abc.MetaPathFinder):
         for operator in ("nms", "qnms"):
             self.library.define(f"{operator}({DETECTION}) -> Tensor")
         import sgl_kernel  # noqa: F401, registers its operators
+
+        if os.environ.get("SGLANG_ENABLE_METRICS_DEVICE_TIMER"):
+            import cpu_events  # noqa: F401, puts itself in place
 
         return None  # sglang itself is found as ever
 
