@@ -87,7 +87,7 @@ class Verdict:
     """What all findings together say."""
 
     stage: str
-    """The stage at fault: `wiring`, `dump`, `training`, `engine`, `none found`, or `cannot tell`."""
+    """The stage at fault: `wiring`, `dump`, `training`, `engine`, `cost` (acceptance is as it should be), `none found`, or `cannot tell`."""
     confidence: str
     """`sure`, `likely` or `cannot tell`."""
     text: str

@@ -1,17 +1,44 @@
 """The timing side of a case: phases of its trace, seconds of its timers, cost of what was measured, and the setting to use.
 
-The checks, notebooks 06 and 07 and the CLI read from here.
+The checks, notebooks 06 and 07 and the CLI read from here. Only accept lengths of settings that nobody served run the drafter.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
+from eaglelab.opened import NotGiven
+from eaglelab.timing.errors import TimingError
+from eaglelab.timing.phases import COLUMNS, Phase
+from eaglelab.timing.setting import Setting
+
+if TYPE_CHECKING:  # pandas and torch load with the parts that need them
+    import pandas as pd
+
+    from eaglelab.engines.effective import FlagAudit
     from eaglelab.investigation import Investigation
+    from eaglelab.timing.acceptance import ReplayedAcceptance
+    from eaglelab.timing.cost import CostRow
+    from eaglelab.timing.cost_report import CostReport
     from eaglelab.timing.measured import MeasuredTable
+    from eaglelab.timing.timers import TimerSplit
     from eaglelab.timing.trace import TraceReport
+
+TRACE = (
+    "`[timing] trace` names a profiler trace. SGLang: `curl -X POST URL/start_profile -d '{\"num_steps\": 20}'`; vLLM: start it with "
+    "`--profiler-config`, then POST /start_profile and /stop_profile"
+)
+METRICS = (
+    "`[timing] metrics` names two scrapes of /metrics in one file. SGLang counts seconds by phase where it was started with "
+    "SGLANG_ENABLE_METRICS_DEVICE_TIMER=1 and --enable-metrics"
+)
+TABLE = (
+    "`[timing] table` names a CSV with batch, steps, topk, draft_tokens, tok_s, accept_length (a row with steps 0 is the run without speculation), a "
+    "benchmark's JSON lines, or the folder of `eaglelab sweep CASE`, which measures it"
+)
+LAUNCH = "`[engine] launch` holds the server's command line"
+"""How to get each input, for messages."""
 
 
 class TimingCase:
@@ -20,12 +47,197 @@ class TimingCase:
     def __init__(self, inv: Investigation) -> None:
         self.inv = inv
 
+    # -- flags --------------------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def flags(self) -> FlagAudit:
+        """What the launch line leads to, with the largest batch that the log shows."""
+        from eaglelab.engines.effective import audit
+
+        inv = self.inv
+        if inv.launch is None:
+            raise NotGiven("the server's launch line", LAUNCH)
+        if inv.engine is None or not inv.engine.is_engine:
+            raise NotGiven("the engine that reads the launch line", "`[engine] name` and `version` name it")
+        configs = {"target_config": inv.target_config, "draft_config": inv.draft_config}
+        return audit(inv.launch, inv.engine, running=self._running, **configs)
+
+    @property
+    def _running(self) -> int | None:
+        """The most requests that ran at the same time, as the log says."""
+        log = self.inv.served.log
+        told = [row.running for row in log.rows if row.running] if log is not None else []
+        return max(told, default=None)
+
+    @property
+    def setting(self) -> Setting | None:
+        """The setting that the case's server runs with: of its launch line, as the engine reads it. None: not told."""
+        try:
+            effective = self.flags.effective
+        except (NotGiven, ValueError):
+            return None
+        steps, topk = effective.get("num_steps"), effective.get("eagle_topk") or 1
+        if not steps or (topk > 1 and not effective.get("num_draft_tokens")):
+            return None
+        return Setting(steps, topk, effective.get("num_draft_tokens") or 0)
+
+    # -- where the milliseconds go ------------------------------------------------------------------------------------------------------
+
     @cached_property
     def trace(self) -> TraceReport:
-        """`[timing] trace`."""
-        raise NotImplementedError
+        """`[timing] trace`: a file, or a folder with one a rank."""
+        from eaglelab.timing.trace import read_trace
+
+        if self.inv.case.timing.trace is None:
+            raise NotGiven("a profiler trace", TRACE)
+        return read_trace(self.inv.case.timing.trace)
+
+    @cached_property
+    def timers(self) -> TimerSplit:
+        """`[timing] metrics`: scrapes of /metrics."""
+        from eaglelab.timing.timers import read_timers
+
+        if self.inv.case.timing.metrics is None:
+            raise NotGiven("two scrapes of the server's metrics", METRICS)
+        return read_timers(self.inv.case.timing.metrics)
+
+    def phase_table(self) -> pd.DataFrame:
+        """Median milliseconds by phase, one row a batch size of the trace (and of several ranks one a rank): for `plots.timing.phase_bars`.
+
+        Raises NotGiven where there are no cycles.
+        """
+        if not self.trace.speculative:
+            raise NotGiven("speculative cycles", f"the trace has none: {self.trace.summary}")
+        by, key = self.trace.by_batch(), "batch"
+        if len(by) == 1 and self.trace.cycles["rank"].nunique() > 1:
+            by, key = self.trace.by_rank(), "rank"
+        table = by.set_index(key)[list(COLUMNS.values())].rename(columns={column: str(phase) for phase, column in COLUMNS.items()})
+        table.index = [("batch ?" if label != label else f"batch {label}") if key == "batch" else str(label) for label in table.index]
+        return table.loc[:, table.sum() > 0]
+
+    def verify_over_decode(self) -> pd.DataFrame:
+        """The target's verify pass beside plain decode steps of the same trace: batch, tokens (verified for one request), verify_ms, decode_ms, ratio;
+        one row a batch size that has both. Raises NotGiven where none has."""
+        import pandas as pd
+
+        cycles, outside = self.trace.cycles, self.trace.outside
+        decode = outside[outside["kind"] == "decode"].set_index("batch")["median_ms"]
+        rows = []
+        for batch, found in cycles.dropna(subset=["batch"]).groupby("batch"):
+            if batch not in decode.index:
+                continue
+            verify, tokens = float(found[COLUMNS[Phase.VERIFY]].median()), float(found["verified"].median())
+            if verify > 0 and tokens == tokens:
+                rows.append((int(batch), round(tokens), verify, float(decode[batch]), verify / float(decode[batch])))
+        if not rows:
+            raise NotGiven(
+                "plain decode steps beside the verify passes",
+                "record a trace of the same server without speculation too, in the same folder; or measure both with `eaglelab bench CASE`",
+            )
+        return pd.DataFrame(rows, columns=["batch", "tokens", "verify_ms", "decode_ms", "ratio"])
+
+    # -- what breaks even ---------------------------------------------------------------------------------------------------------------
 
     @cached_property
     def measured(self) -> MeasuredTable:
         """`[timing] table`."""
-        raise NotImplementedError
+        from eaglelab.timing.measured import read_measured
+
+        if self.inv.case.timing.table is None:
+            raise NotGiven("measured throughputs of settings", TABLE)
+        return read_measured(self.inv.case.timing.table, setting=self.setting)
+
+    @cached_property
+    def rows(self) -> tuple[CostRow, ...]:
+        """Every measured setting beside the baseline of its batch size."""
+        from eaglelab.timing.cost import cost_rows
+
+        return cost_rows(self.measured)
+
+    @cached_property
+    def acceptance(self) -> ReplayedAcceptance:
+        """Accept length by setting, from the drafter alone. Raises NotGiven without a dump and a drafter."""
+        from eaglelab.timing.acceptance import ReplayedAcceptance
+
+        if self.inv.dump is None or self.inv.case.drafter.path is None:
+            raise NotGiven("a dump and a drafter to replay", "`[dump] path` and `[drafter] path` name them")
+        return ReplayedAcceptance(self.inv)
+
+    @cached_property
+    def cost(self) -> CostReport:
+        """The cost model of what was measured, and the best setting per batch size: by measured runs alone."""
+        return self._cost(None)
+
+    @cached_property
+    def cost_with_replay(self) -> CostReport:
+        """The same, with the drafter's own accept lengths for settings that nobody ran. Raises NotGiven without a dump and a drafter."""
+        return self._cost(self.acceptance)
+
+    def _cost(self, acceptance: Any) -> CostReport:
+        from eaglelab.timing.cost_report import cost_report
+        from eaglelab.timing.experts import experts_of
+
+        config = self.inv.target_config
+        experts = None if config is None else experts_of(config)
+        return cost_report(self.measured, experts=experts, acceptance=acceptance, verify_share=self._verify_share)
+
+    @property
+    def _verify_share(self) -> float | None:
+        """Of the trace's cycles; None where there is no trace to tell."""
+        try:
+            return self.trace.share(Phase.VERIFY)
+        except (NotGiven, TimingError):
+            return None
+
+    # -- for figures ------------------------------------------------------------------------------------------------------------------
+
+    def speedups(self, report: CostReport | None = None) -> pd.DataFrame:
+        """Measured and predicted speedups for `plots.timing.speedup_by_batch`: batch, name, speedup, low, high, measured."""
+        import pandas as pd
+
+        from eaglelab.timing.predict import MEASURED
+
+        report = self.cost if report is None else report
+        rows = [
+            (o.batch, o.name, o.speedup, o.low, o.high, o.source == MEASURED)
+            for r in report.recommendations
+            for o in r.outlooks
+            if not o.setting.off and o.speedup is not None
+        ]
+        table = pd.DataFrame(rows, columns=["batch", "name", "speedup", "low", "high", "measured"])
+        return table.astype({"speedup": float, "low": float, "high": float})
+
+    def cost_table(self) -> pd.DataFrame:
+        """One row a measured setting: name, batch, tok_s, accept_length, baseline_tok_s, speedup, r, pass_ms."""
+        import pandas as pd
+
+        columns = ["name", "batch", "tok_s", "accept_length", "baseline_tok_s", "speedup", "r", "pass_ms"]
+        rows = [
+            (
+                c.measured.setting.name,
+                c.measured.batch,
+                c.measured.tok_s,
+                c.measured.accept_length,
+                c.baseline_tok_s,
+                c.speedup,
+                c.r,
+                c.pass_ms,
+            )
+            for c in self.rows
+        ]
+        return pd.DataFrame(rows, columns=columns)
+
+    def left_out(self) -> pd.DataFrame:
+        """Each measured setting predicted from the others: name, batch, measured and predicted speedup (r of the model; of one r for all as `constant`)."""
+        import pandas as pd
+
+        speedup = {(c.measured.batch, c.measured.setting, c.measured.group): c for c in self.rows}
+        rows = []
+        for one in self.cost.left_out:
+            for missed in one.rows:
+                m = missed.measured
+                found = speedup.get((m.batch, m.setting, m.group))
+                if found is None or found.speedup is None or missed.model is None:
+                    continue
+                rows.append((m.setting.name, m.batch, found.speedup, m.accept_length / missed.model, m.accept_length / missed.constant))
+        return pd.DataFrame(rows, columns=["name", "batch", "measured", "predicted", "constant"]).drop_duplicates(["name", "batch"])

@@ -7,6 +7,7 @@ what the other feed costs. Nothing is called `sure` on one of them alone.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from eaglelab.acceptance import FEW_SAMPLES
@@ -23,6 +24,8 @@ FLAGS = {
     for flag in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "attention_bias", "qk_norm", "further_norm")
 }
 """Findings on flags that the replay can turn."""
+COST = ("timing.", "cost.")
+"""Findings on time: they say what a setting costs, never what is wrong with a drafter."""
 
 
 def verdict(findings: Iterable[Finding], inv: Investigation) -> Verdict:
@@ -30,11 +33,11 @@ def verdict(findings: Iterable[Finding], inv: Investigation) -> Verdict:
     by_id = {f.id: f for f in findings}
     faults = [fault for look in (_drafter, _dump, _text, _wiring, _training, _config, _served) if (fault := look(by_id, inv)) is not None]
     if not faults:
-        return _no_fault(by_id, inv)
+        return _cost(by_id, _no_fault({k: f for k, f in by_id.items() if not k.startswith(COST)}, inv))
     stages = list(dict.fromkeys(f.stage for f in faults))
     confidence = max((f.confidence for f in faults), key=("sure", "likely", "cannot tell").index)  # no surer than the least sure
     text = " ".join(f.text for f in faults) + (_harmless(by_id) if _unharmed(by_id) else "")
-    return Verdict(" and ".join(stages), confidence, text, tuple(c for f in faults for c in f.changes))
+    return _cost(by_id, Verdict(" and ".join(stages), confidence, text, tuple(c for f in faults for c in f.changes)))
 
 
 def _status(by_id: dict[str, Finding], key: str) -> Status | None:
@@ -245,10 +248,22 @@ def _served(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     return Verdict("engine", "sure" if both else "likely", " ".join(f"{f.title}. {f.next}".strip() for f in bad))
 
 
+def _cost(by_id: dict[str, Finding], said: Verdict) -> Verdict:
+    """What time and throughput say, behind everything else: it is measured with whatever faults there are."""
+    bad = [f for k, f in by_id.items() if k.startswith(COST) and f.status is FAIL]
+    if not bad:
+        return said
+    words = " ".join(f"{f.title}. {f.next}".strip() for f in bad)
+    if said.stage != "none found":
+        return replace(said, text=f"{said.text} What it costs as things are: {words}")
+    both = {"timing", "cost"} <= {f.id.split(".")[0] for f in bad}  # the clock inside a cycle, and the throughput
+    return Verdict("cost", "sure" if both and said.confidence == "sure" else "likely", f"{words} {said.text}")
+
+
 def _no_fault(by_id: dict[str, Finding], inv: Investigation) -> Verdict:
     settled = FLAGS | {"config.training_residual"} if _status(by_id, "replay.choices") is PASS else set()  # replayed both ways
     open_questions = [f for f in by_id.values() if f.status is Status.CANNOT_TELL and f.id not in settled]
-    missing = [f for f in by_id.values() if f.status is Status.NOT_GIVEN and not f.id.startswith("served.")]
+    missing = [f for f in by_id.values() if f.status is Status.NOT_GIVEN and not f.id.startswith(("served.", "flags"))]
     expected = by_id.get("replay.expected")
     reach = f" {expected.title}." if expected is not None and expected.status is PASS else ""
     wrong = [f.title for f in by_id.values() if f.id.startswith(("wiring.claims", "dump.format")) and f.status is FAIL]

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from eaglelab.checks import configs, dump, replay, served, text, training, vocabulary, weights, wiring
+from eaglelab.checks import configs, dump, replay, served, text, timing, training, vocabulary, weights, wiring
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation, NotGiven
 
@@ -37,6 +37,10 @@ CHECKS: tuple[Check, ...] = (
     Check("served.acceptance", "Which accept length did the server reach?", "log", served.acceptance),
     Check("served.flags", "Does the server run as the case says?", "log", served.flags),
     Check("served.log", "What does the server's log tell?", "log", served.log),
+    Check("flags", "What do the launch flags lead to?", "log", timing.flags),
+    Check("timing.phases", "Where do the milliseconds go?", "log", timing.phases),
+    Check("timing.verify", "Is the verify pass near its limit?", "log", timing.verify),
+    Check("cost.worth", "Does speculation pay?", "log", timing.worth),
     Check("dump.health", "Are the dump's files whole?", "dump", dump.health),
     Check("dump.norms", "How large are the states in each slot?", "dump", dump.norms),
     Check("text.mask", "How much of the text trains?", "dump", text.mask),
@@ -65,6 +69,7 @@ CHECKS: tuple[Check, ...] = (
     Check("replay.expected", "What accept length should it reach?", "replay", replay.expected),
     Check("served.text", "Does the server write the dump's text?", "replay", served.text),
     Check("served.expected", "Does the server reach what the replay predicts?", "replay", served.expected),
+    Check("cost.setting", "Which setting is best?", "replay", timing.setting),
     Check("training.metric", "Does the drafter reach what its trainer printed?", "replay", training.metric),
 )
 

@@ -1,0 +1,292 @@
+"""Time and cost: what the launch flags lead to, which phase the milliseconds go to, whether speculation pays, which setting is best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from eaglelab.findings import Finding, Status, few
+from eaglelab.investigation import Investigation, NotGiven
+from eaglelab.timing.phases import COLUMNS, Phase
+from eaglelab.timing.predict import CLEAR, NO_INTERVAL, Recommendation
+from eaglelab.timing_case import METRICS, TRACE, TimingCase
+
+UNKNOWN = 0.05
+"""Share of the cycles' time without a span from which on nothing is said of the rest."""
+IDLE, COLLECTIVES, SAMPLED, DRAFTED = 0.25, 0.25, 0.15, 0.35
+"""Shares of a cycle from which a part is too large: a device that waits for its host, collectives that nothing hides, sampling, drafting."""
+FREE = 1.15
+"""A verify pass of so many plain decode steps is as good as free: what is read from memory is the same."""
+DEAR = 1.5
+"""And of so many is dear where few tokens are verified."""
+FEW_TOKENS = 64
+"""Tokens in a pass, of all requests, below which a dense target on a GPU is bound by memory: the weights are read once either way."""
+ONE_RUN = 0.05
+"""By how much a single run's throughput may be off: what lies within it of no speculation is not told from it."""
+FLAT = 1.25
+"""Growth of a draft pass from the smallest to the largest batch below which it is the launches that take the time."""
+
+CAUSES = {
+    Phase.HOST_GAP: (
+        IDLE,
+        "The device waits for the host: run drafter and target as captured graphs at this batch size, use the engine's overlap schedule, keep the host's cores free.",
+    ),
+    Phase.COMMUNICATION: (
+        COLLECTIVES,
+        "Collectives that nothing hides: try the engine's custom, symmetric-memory or fused all-reduce, NCCL_ALGO and NCCL_PROTO, fewer ranks, and no "
+        "tensor parallelism for the drafter. `eaglelab sweep --env` measures them.",
+    ),
+    Phase.SAMPLING: (
+        SAMPLED,
+        "Sampling is dear: top-k, top-p and penalties sort the whole vocabulary in every verify pass. Measure greedily, and leave out what is not needed.",
+    ),
+    Phase.DRAFT: (
+        DRAFTED,
+        "Drafting is dear: fewer steps, the drafter in a captured graph, a smaller draft vocabulary (its lm_head is most of its bytes), no tensor parallelism for it.",
+    ),
+}
+
+
+def flags(inv: Investigation) -> Iterator[Finding]:
+    """What the launch line leads to, in this version."""
+    yield from inv.timing.flags.findings
+
+
+def phases(inv: Investigation) -> Iterator[Finding]:
+    """Which phase the milliseconds go to: by the trace, else by the server's own timers."""
+    case = inv.case.timing
+    if case.trace is None and case.metrics is None:
+        raise NotGiven("a profiler trace, or two scrapes of the server's timers", f"{TRACE}; or {METRICS}")
+    if case.trace is not None:
+        yield from _by_trace(inv.timing)
+    if case.metrics is not None:
+        yield _by_timers(inv.timing)
+
+
+def _by_trace(side: TimingCase) -> Iterator[Finding]:
+    trace = side.trace
+    if not trace.speculative:
+        yield Finding(
+            "timing.phases",
+            f"The trace holds no speculative cycle: {trace.summary}",
+            Status.CANNOT_TELL,
+            evidence=" ".join(trace.notes),
+            next="Record while the server generates, with speculation on: at least a few tokens of each request.",
+        )
+        return
+    shares = {Phase(p): float(s) for p, s in zip(trace.phases["phase"], trace.phases["share"], strict=True) if s > 0}
+    largest = max(shares, key=shares.get)
+    wall = float(trace.cycles["wall_ms"].median())
+    unknown = shares.get(Phase.UNATTRIBUTED, 0.0)
+    large = [p for p, (limit, _) in CAUSES.items() if shares.get(p, 0.0) >= limit]
+    faults = [] if trace.device == "cpu" else large
+    told = ", ".join(f"{phase} {share:.1%}" for phase, share in sorted(shares.items(), key=lambda kv: -kv[1]))
+    batches = sorted(set(trace.cycles["batch"].dropna().astype(int)))
+    where = "on a CPU" if trace.device == "cpu" else "by the device's kernels"
+    title = f"{str(largest).capitalize()} takes {shares[largest]:.1%} of a cycle of {wall:.3g} ms, {where}"
+    if unknown > UNKNOWN:
+        title = f"{unknown:.1%} of the cycles' time belongs to no known span: the split is of the rest. {title}"
+    yield Finding(
+        "timing.phases",
+        title,
+        Status.CANNOT_TELL if unknown > UNKNOWN else Status.FAIL if faults else Status.PASS,
+        claim=f"{len(trace.cycles):,} cycles of {trace.engine or 'an unknown engine'}"
+        + (f" at batch {few([str(b) for b in batches], 6)}" if batches else ""),
+        evidence=f"{told}. " + " ".join(f"{note[0].upper()}{note[1:]}." for note in trace.notes[:4]),
+        numbers={"shares": {str(p): s for p, s in shares.items()}, "wall_ms": wall, "cycles": len(trace.cycles), "device": trace.device},
+        next=" ".join(CAUSES[p][1] for p in faults)
+        or ("The table of what is unattributed (page 06, `eaglelab trace`) names it." if unknown > UNKNOWN else ""),
+    )
+    yield _draft(side, shares)
+
+
+def _by_timers(side: TimingCase) -> Finding:
+    timers = side.timers
+    if not timers.share:
+        return Finding(
+            "timing.timers",
+            f"The scrapes tell no seconds by phase: {timers.summary}",
+            Status.CANNOT_TELL,
+            evidence=" ".join(timers.notes),
+            next=METRICS,
+        )
+    largest = max(timers.share, key=timers.share.get)
+    return Finding(
+        "timing.timers",
+        f"{str(largest).capitalize()} takes {timers.share[largest]:.1%} of the forward passes' time, by the server's own timers",
+        Status.PASS,
+        claim=timers.source,
+        evidence=" ".join([timers.summary, *timers.notes]),
+        numbers=timers.to_json(),
+    )
+
+
+def _draft(side: TimingCase, shares: dict[Phase, float]) -> Finding:
+    """Whether drafting is bound by launches: it does not grow with the batch."""
+    trace, share = side.trace, shares.get(Phase.DRAFT, 0.0)
+    by = trace.by_batch().dropna(subset=["batch"])
+    column = COLUMNS[Phase.DRAFT]
+    low, high = (by.iloc[0], by.iloc[-1]) if len(by) else (None, None)
+    numbers = {"share": share, "by_batch": dict(zip(by["batch"].astype(int).astype(str), by[column].astype(float), strict=True))}
+    if len(by) < 2 or high["batch"] < 4 * low["batch"] or not low[column] > 0:
+        return Finding(
+            "timing.draft",
+            f"Drafting takes {share:.1%} of a cycle; whether its launches or its work take the time needs two batch sizes in the trace",
+            Status.CANNOT_TELL if share >= DRAFTED else Status.PASS,
+            evidence="A draft pass that takes as long for 16 requests as for one is bound by its launches.",
+            numbers=numbers,
+            next="Record at batch 1 and at 16, or run `eaglelab bench CASE`." if share >= DRAFTED else "",
+        )
+    growth = float(high[column] / low[column])
+    bound = growth < FLAT
+    more = f"{growth:.2f} times as long at batch {int(high['batch'])} as at batch {int(low['batch'])}"
+    return Finding(
+        "timing.draft",
+        f"Drafting is bound by its launches: it takes {more}" if bound else f"Drafting grows with the batch: it takes {more}",
+        Status.FAIL if bound and share >= DRAFTED and trace.device == "cuda" else Status.PASS,
+        evidence=f"Drafting takes {share:.1%} of a cycle.",
+        numbers=numbers | {"growth": growth},
+        next=CAUSES[Phase.DRAFT][1] if bound and share >= DRAFTED else "",
+    )
+
+
+def verify(inv: Investigation) -> Iterator[Finding]:
+    """Whether the verify pass is near what it can cost: one plain decode step."""
+    side = inv.timing
+    if not side.trace.speculative:  # `timing.phases` says it
+        return
+    from eaglelab.timing.experts import experts_of
+
+    table = side.verify_over_decode()
+    worst = table.loc[table["ratio"].idxmax()]
+    batch, tokens, ratio = int(worst["batch"]), int(worst["tokens"]), float(worst["ratio"])
+    experts = None if inv.target_config is None else experts_of(inv.target_config)
+    bound = 1.0 if experts is None else experts.distinct(batch * tokens) / experts.distinct(batch)
+    allowed = f" (a mixture of experts reads up to {bound:.2f} times the experts)" if experts is not None else ""
+    memory = side.trace.device == "cuda" and batch * tokens <= FEW_TOKENS
+    dear = ratio > DEAR * bound
+    yield Finding(
+        "timing.verify",
+        f"Verifying {tokens} tokens costs {ratio:.2f} plain decode steps at batch {batch}"
+        + (", as good as nothing on top" if ratio <= FREE * bound else ""),
+        Status.FAIL if dear and memory else Status.PASS,
+        claim=f"A pass over few tokens reads the same weights as a decode step{allowed}.",
+        evidence="; ".join(
+            f"batch {r.batch}: verify {r.verify_ms:.3g} ms, decode {r.decode_ms:.3g} ms, {r.ratio:.2f}" for r in table.itertuples()
+        )
+        + ("" if side.trace.device == "cuda" else ". On a CPU the work of each token counts, so that verifying is never free."),
+        numbers={"ratios": table.to_dict(orient="records"), "bound": bound},
+        next="Dearer than its bytes: is the verify pass a captured graph at this batch, does its attention backend read the cache once for all tokens, "
+        "are the tokens of a tree more than the setting needs?"
+        if dear and memory
+        else "",
+    )
+
+
+def worth(inv: Investigation) -> Iterator[Finding]:
+    """Whether speculation pays at the batch sizes that were measured, with the setting that the case's server runs or with those of the table."""
+    side = inv.timing
+    rows = [r for r in side.rows if r.speedup is not None]
+    if not rows:
+        without = "no run without speculation" if side.rows else "no run with speculation"
+        title = f"Whether speculation pays cannot be told: the table has {without} at the batch sizes of the others"
+        yield Finding(
+            "cost.worth",
+            title,
+            Status.CANNOT_TELL,
+            evidence=" ".join(side.cost.notes),
+            next="Measure both: a row with steps 0 is the baseline.",
+        )
+        return
+    own = [r for r in rows if r.measured.setting == side.setting] or rows
+    best = max(own, key=lambda r: r.speedup)
+    loses = [r for r in own if (r.speedup_interval[1] if r.speedup_interval else r.speedup * (1 + ONE_RUN)) < 1]
+    wins = [r for r in own if (r.speedup_interval[0] if r.speedup_interval else r.speedup / (1 + ONE_RUN)) > 1]
+    shown = sorted(own, key=lambda r: (r.measured.batch, -r.speedup))
+    what = best.measured.setting.name
+    need = "" if best.r is None else f"; it has accept length {best.measured.accept_length:.2f} and breaks even at {best.r:.2f}"
+    title = (
+        f"Speculation does not pay: {what} runs at {best.speedup:.2f} of no speculation at batch {best.measured.batch}, the best of what was measured{need}"
+        if len(loses) == len(own)
+        else f"Speculation pays: {what} is {best.speedup:.2f} times as fast as no speculation at batch {best.measured.batch}{need}"
+        if wins
+        else f"Whether speculation pays cannot be told: {what} is {best.speedup:.2f} times as fast at batch {best.measured.batch}, within what runs differ by{need}"
+    )
+    if wins and loses:
+        title += f"; slower at batch {few([str(b) for b in sorted({r.measured.batch for r in loses})], 5)}"
+    yield Finding(
+        "cost.worth",
+        title,
+        Status.FAIL if len(loses) == len(own) else Status.PASS if wins else Status.CANNOT_TELL,
+        claim=side.measured.path.name if side.measured.path else "",
+        evidence="; ".join(_row(r) for r in shown[:8]) + ".",
+        numbers={"rows": [r.to_json() for r in shown]},
+        next="The setting to use is in the finding cost.setting." if loses else "",
+    )
+
+
+def _row(row) -> str:
+    m = row.measured
+    r = "" if row.r is None else f", accept length {m.accept_length:.2f}, break-even {row.r:.2f}"
+    return f"{m.setting.name} at batch {m.batch}: {m.tok_s:.4g} tok/s, {row.speedup:.2f} of {row.baseline_tok_s:.4g}{r}"
+
+
+def setting(inv: Investigation) -> Iterator[Finding]:
+    """The best setting of each batch size, with the gain and its interval."""
+    side = inv.timing
+    try:
+        report = side.cost_with_replay
+        source = "accept lengths of settings that were not run: the drafter alone on the dump"
+    except (NotGiven, ValueError) as error:
+        side.measured  # noqa: B018 - an absent table is what is said, not an absent dump
+        report, source = side.cost, f"settings that were not run are bounded by their neighbours ({error})"
+    if not report.recommendations:
+        yield Finding(
+            "cost.setting",
+            "Which setting is best cannot be told: nothing was measured beside a run without speculation",
+            Status.CANNOT_TELL,
+            evidence=" ".join(report.notes),
+            next="`eaglelab sweep CASE` measures off and the settings that could win.",
+        )
+        return
+    statuses = [_status(r, side) for r in report.recommendations]
+    asks = [r for r, s in zip(report.recommendations, statuses, strict=True) if s is Status.FAIL]
+    order = (Status.FAIL, Status.CANNOT_TELL, Status.PASS)
+    texts = [r.text for r in report.recommendations]
+    yield Finding(
+        "cost.setting",
+        f"Best setting (steps-top-k-draft tokens): {few(texts, 4, '. ')}",
+        min(statuses, key=order.index),
+        claim=f"The server runs {side.setting.name}" if side.setting else "",
+        evidence=f"{source[0].upper()}{source[1:]}. " + " ".join(f"{n[0].upper()}{n[1:].rstrip('.')}." for n in report.notes[:4]),
+        numbers={"recommendations": [r.to_json() for r in report.recommendations], "notes": list(report.notes)},
+        next=_change(asks[0], inv) if asks else _more(report.recommendations),
+    )
+
+
+def _status(found: Recommendation, side: TimingCase) -> Status:
+    if found.over_off not in (CLEAR, NO_INTERVAL):
+        return Status.CANNOT_TELL
+    running = next((o for o in found.outlooks if o.setting == side.setting and o.source == "measured"), None)
+    if running is None or running.setting == found.best.setting or found.best.source != "measured":
+        return Status.PASS
+    if found.over_off == NO_INTERVAL or running.high is None or found.best.low is None:
+        return Status.CANNOT_TELL
+    return Status.FAIL if running.high < found.best.low else Status.PASS
+
+
+def _change(found: Recommendation, inv: Investigation) -> str:
+    best = found.best.setting
+    if best.off:
+        return f"At batch {found.batch} serve without speculation: leave its flags out."
+    flags = best.flags(inv.engine.name if inv.engine is not None else "sglang")
+    words = [f"--{name.replace('_', '-')} {value}" for name, value in flags.items()]
+    return f"At batch {found.batch} write {' '.join(words)}."
+
+
+def _more(found: tuple[Recommendation, ...]) -> str:
+    open_ = [o.name for r in found for o in r.not_ruled_out]
+    if open_:
+        return f"Not ruled out and not run: {few(list(dict.fromkeys(open_)), 4)}. `eaglelab sweep CASE` runs what could win."
+    if any(r.over_off not in (CLEAR,) for r in found):
+        return "Repeat the runs (`eaglelab sweep CASE --repeats 3`): the intervals hang on it."
+    return ""
