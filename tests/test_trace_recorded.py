@@ -1,0 +1,161 @@
+"""Traces that real engines wrote (tests/traces), against what is counted in them by hand and by the engines' own counters."""
+
+import gzip
+import json
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from eaglelab.timing.phases import COLUMNS, Phase
+from eaglelab.timing.timers import read_timers
+from eaglelab.timing.trace import TraceReport, read_trace
+
+TRACES = Path(__file__).with_name("traces")
+SHIPPED = Path(__file__).parents[1] / "data" / "example" / "engine" / "vllm-chain.trace.json.gz"
+
+VERIFYING = {  # passes of requests that the server counted while the profiler ran: the difference of both scrapes
+    "vllm-0.32.0-chain-b1": 14,
+    "vllm-0.32.0-chain-b4": 53,
+    "sglang-0.5.23-chain-b1": 14,
+    "sglang-0.5.23-chain-b4": 53,
+}
+PLAIN = ("vllm-0.32.0-plain-b2",)
+
+
+@cache
+def spans(name: str) -> list[dict]:
+    """Annotations of a trace in the order of their begin, read with the standard library."""
+    path = SHIPPED if name == "shipped" else TRACES / f"{name}.trace.json.gz"
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    return sorted((e for e in events if e.get("cat") == "user_annotation"), key=lambda e: e["ts"])
+
+
+@cache
+def report(name: str) -> TraceReport:
+    return read_trace(SHIPPED if name == "shipped" else TRACES / f"{name}.trace.json.gz")
+
+
+def total(name: str, phase: Phase) -> float:
+    return report(name).phases.set_index("phase").total_ms[phase]
+
+
+def duration(found: list[dict]) -> float:
+    """Milliseconds of spans that do not overlap."""
+    return sum(e["dur"] for e in found) / 1e3
+
+
+def vllm_steps(name: str) -> list[tuple[int, int, int]]:
+    """(requests in prefill, requests in decode, their tokens) of each engine step."""
+    steps = (re.fullmatch(r"execute_context_(\d+)\(\d+\)_generation_(\d+)\((\d+)\)", e["name"]) for e in spans(name))
+    return [tuple(int(n) for n in step.groups()) for step in steps if step]
+
+
+def by_hand(name: str) -> list[int]:
+    """Requests of each pass that verifies and does nothing else, from the spans' names."""
+    if name.startswith("sglang"):
+        return [int(found[1]) for e in spans(name) if (found := re.fullmatch(r"step\[VERIFY bs=(\d+)\]", e["name"]))]
+    return [decoding for prefill, decoding, tokens in vllm_steps(name) if not prefill and tokens > decoding]
+
+
+# -- the recordings themselves ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "passes"), VERIFYING.items())
+def test_a_recording_is_whole(name, passes):
+    """The engine's own counters rose by as many passes as the names of its spans tell, those in mixed steps included."""
+    assert read_timers(TRACES / f"{name}.metrics.txt").verify_passes == passes
+    mixed = [decoding for prefill, decoding, tokens in vllm_steps(name) if prefill and tokens > decoding]
+    assert sum(by_hand(name)) + sum(mixed) == passes
+
+
+def test_recordings_are_small_and_name_no_machine():
+    for path in [SHIPPED, *TRACES.glob("*.gz")]:
+        assert path.stat().st_size < 150_000, path
+        text = gzip.decompress(path.read_bytes()).decode()
+        assert not re.search(r"/(root|home|work|tmp|Users)/", text), path
+        assert "host_name" not in text
+
+
+# -- phases ----------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", VERIFYING)
+def test_cycles_are_the_passes_that_verify(name):
+    found, counted = report(name), by_hand(name)
+    assert found.speculative
+    assert found.engine == name.split("-")[0]
+    assert found.device == "cpu"
+    assert list(found.cycles.batch) == counted
+    assert set(found.by_batch().batch) == set(counted)
+    assert any("CPU" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("name", VERIFYING)
+def test_phases_sum_to_the_wall_time_and_hardly_any_is_unattributed(name):
+    cycles = report(name).cycles
+    sums = cycles[list(COLUMNS.values())].sum(axis=1)
+    assert list(sums) == pytest.approx(list(cycles.wall_ms), abs=1e-6)
+    assert (cycles[list(COLUMNS.values())] >= 0).all(axis=None)
+    assert cycles[COLUMNS[Phase.UNATTRIBUTED]].sum() <= 0.05 * cycles.wall_ms.sum()
+    assert (cycles[COLUMNS[Phase.VERIFY]] > 0.5 * cycles.wall_ms).all()  # 30 layers against 1
+
+
+@pytest.mark.parametrize("name", [n for n in VERIFYING if n.startswith("sglang")])
+def test_sglangs_phases_are_its_spans_durations(name):
+    """Verify and sampling lie between the end of `draft` and the begin of `draft_extend`; no span is around them."""
+    drafts = [e for e in spans(name) if e["name"] == "draft"]
+    extends = [min((e for e in spans(name) if e["name"] == "draft_extend" and e["ts"] > d["ts"]), key=lambda e: e["ts"]) for d in drafts]
+    between = sum(e["ts"] - d["ts"] - d["dur"] for d, e in zip(drafts, extends, strict=True)) / 1e3
+    forwards = duration([e for e in spans(name) if e["name"].startswith("step[VERIFY")])
+    assert total(name, Phase.DRAFT) == pytest.approx(duration(drafts))
+    assert total(name, Phase.DRAFT_EXTEND) == pytest.approx(duration(extends))
+    assert total(name, Phase.VERIFY) + total(name, Phase.SAMPLING) == pytest.approx(between)
+    assert forwards <= total(name, Phase.VERIFY) <= 1.01 * forwards
+
+
+@pytest.mark.parametrize("name", [n for n in VERIFYING if n.startswith("vllm")] + ["shipped"])
+def test_vllms_phases_are_its_spans_durations(name):
+    steps = [i for i, e in enumerate(spans(name)) if e["name"].startswith("execute_")]
+    inside = [
+        e
+        for begin, end in zip(steps, [*steps[1:], None], strict=True)
+        if re.match(r"execute_context_0\(0\)_generation_[1-9]", spans(name)[begin]["name"])
+        for e in spans(name)[begin:end]
+    ]
+    of = {
+        part: duration([e for e in inside if e["name"] == f"gpu_model_runner: {part}"])
+        for part in ("forward", "postprocess", "sample", "draft")
+    }
+    assert total(name, Phase.DRAFT) == pytest.approx(of["draft"])
+    assert total(name, Phase.SAMPLING) == pytest.approx(of["sample"])
+    target = of["forward"] + of["postprocess"]  # the lm_head is in the second
+    assert target <= total(name, Phase.VERIFY) <= 1.01 * target
+    assert set(report(name).cycles.verified) == {4}
+
+
+def test_vllms_own_histogram_tells_the_same_cycle_by_another_clock():
+    """The mean interval between a request's outputs, measured by the front end, against the cycles of the worker's trace."""
+    told = read_timers(TRACES / "vllm-0.32.0-chain-b1.metrics.txt")
+    cycles = report("vllm-0.32.0-chain-b1").cycles
+    assert told.intervals[1] == len(cycles) == 14
+    assert told.cycle_ms == pytest.approx(cycles.wall_ms.mean(), rel=0.1)
+
+
+def test_the_shipped_trace_is_the_spans_of_a_recording():
+    whole, alone = report("vllm-0.32.0-chain-b4"), report("shipped")
+    assert list(alone.cycles.batch) == list(whole.cycles.batch)
+    for phase in (Phase.VERIFY, Phase.DRAFT, Phase.SAMPLING):
+        assert total("shipped", phase) == pytest.approx(total("vllm-0.32.0-chain-b4", phase), rel=0.01)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_plain_decoding_has_no_cycles_and_says_what_it_has(name):
+    found = report(name)
+    assert not found.speculative
+    assert len(found.cycles) == 0
+    decode = found.outside.set_index("kind").loc[["decode"]]
+    assert decode["count"].sum() == {"vllm-0.32.0-plain-b2": 7}[name]
+    assert any("no speculative cycle" in note for note in found.notes)
+    assert "no speculative cycle" in found.summary
