@@ -139,7 +139,7 @@ def _text(report: CostReport) -> str:
         lines += [f"  {r.group + ', ' if r.group else ''}{r.text}" for r in report.recommendations]
         lines += [f"  assumed: {text}" for text in dict.fromkeys(a for r in report.recommendations for a in r.assumptions)]
     if report.what_if:
-        lines += ["", "What if:", *[f"  batch {w.before.batch}, {w.text}" for w in report.what_if]]
+        lines += ["", "What if:", *[f"  {w.text}" for w in report.what_if]]
     lines += ["", *[f"note: {note}" for note in report.notes]] if report.notes else []
     return "\n".join(lines)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from eaglelab.timing.cost import CostRow, cost_notes, cost_rows
@@ -81,7 +81,7 @@ def _what_if(rows: list[CostRow], verify_share: float | None) -> list[WhatIf]:
         if told:
             best = max(told, key=lambda row: row.speedup)
             cycle = Cycle.of_row(best, 1.0 if verify_share is None else verify_share)
-            found.append(accept_longer(cycle))
-            if verify_share is not None:
-                found.append(verify_faster(cycle))
+            ifs = [accept_longer(cycle), *([] if verify_share is None else [verify_faster(cycle)])]
+            where = f"batch {batch}, {best.measured.setting.name}" if best.measured.batch_told else best.measured.setting.name
+            found += [replace(one, name=f"{where}, {one.name}") for one in ifs]
     return found

@@ -71,6 +71,7 @@ class PartTimes:
 
 def parts_of_trace(report: TraceReport, batch: int, setting: Setting) -> PartTimes:
     """Of the cycles of one batch size, which ran `setting`; with the decode step where the trace holds steps without speculation at that batch.
+    Collectives that nothing hides are part of the rest: as long as they are bound by latency, more tokens do not make them longer.
 
     Raises TimingError where the trace has no such cycle, or no verify in them.
     """

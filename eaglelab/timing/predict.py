@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -82,6 +82,8 @@ class Recommendation:
     not_ruled_out: tuple[Outlook, ...]
     """Settings nobody ran that may be better than the best: those that are only bounded and, where off leads, those whose interval reaches 1."""
     assumptions: tuple[str, ...]
+    batch_told: bool = True
+    """False: the table names no batch size, `batch` is 1."""
 
     @property
     def gain(self) -> float:
@@ -91,7 +93,7 @@ class Recommendation:
     @property
     def text(self) -> str:
         best, other = self.best, self.runner_up
-        head = f"batch {self.batch}: "
+        head = f"batch {self.batch}: " if self.batch_told else "the table's batch size: "
         if other is None:
             return f"{head}nothing to weigh but {best.name}"
         if best.setting.off:
@@ -109,6 +111,8 @@ class Recommendation:
                 text += f"; cannot tell it from {other.text}" if self.over_runner_up == CANNOT_TELL else f"; next {other.text}"
         if best.source == PREDICTED:
             text += "; predicted, not run"
+            ran = next((o for o in self.outlooks if o.source == MEASURED and not o.setting.off), None)
+            text += f" (the best that ran: {ran.text})" if ran is not None else ""
         if self.not_ruled_out:
             text += f"; not ruled out: {', '.join(o.text for o in self.not_ruled_out[:3])}"
         return head + text
@@ -116,7 +120,7 @@ class Recommendation:
     def to_json(self) -> dict[str, Any]:
         return {
             "group": self.group,
-            "batch": self.batch,
+            "batch": self.batch if self.batch_told else None,
             "best": self.best.to_json(),
             "runner_up": None if self.runner_up is None else self.runner_up.to_json(),
             "gain": self.gain,
@@ -273,7 +277,9 @@ def recommend(
         guessed = [predict(batch, s, acceptance, model, baseline_ms) for s in wanted if s not in ran and not s.off]
         outlooks = [off(batch), *own, *(g for g in guessed if g is not None)]
         if len(outlooks) > 1:
-            found.append(_choose(group, batch, outlooks, model))
+            chosen = _choose(group, batch, outlooks, model)
+            told = all(m.batch_told for m in table.rows if m.batch == batch)
+            found.append(chosen if told else replace(chosen, batch_told=False))
     return tuple(found)
 
 
