@@ -189,7 +189,11 @@ def test_vllm_tells_a_cycles_time_and_no_phase(name):
     assert (split.verify_passes, split.tokens, split.engine_steps, split.intervals) == (100, 220, 40, (5.0, 100))
     assert split.cycle_ms == pytest.approx(50.0)
     assert any("times no phase" in note for note in split.notes)
-    assert "vllm tells no seconds by phase; 100 verify passes" in split.summary
+    assert (
+        split.summary
+        == "vllm tells no seconds by phase; 100 verify passes of requests. A request waits 50 ms from pass to pass (n = 100 intervals)."
+    )
+    assert "25 ms from token to token" in split_timers([vllm(0, 20, (0.5, 20), 21, name)]).summary
     assert len(split.table) == 0
 
 

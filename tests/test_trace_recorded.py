@@ -140,7 +140,7 @@ def test_vllms_own_histogram_tells_the_same_cycle_by_another_clock():
     told = read_timers(TRACES / "vllm-0.32.0-chain-b1.metrics.txt")
     cycles = report("vllm-0.32.0-chain-b1").cycles
     assert told.intervals[1] == len(cycles) == 14
-    assert told.cycle_ms == pytest.approx(cycles.wall_ms.mean(), rel=0.1)
+    assert told.cycle_ms == pytest.approx(cycles.wall_ms.mean(), rel=0.02)
 
 
 def test_the_shipped_trace_is_the_spans_of_a_recording():

@@ -158,7 +158,10 @@ class TimerSplit:
     def summary(self) -> str:
         """In one or two lines."""
         passes = f"{self.verify_passes:,} verify passes of requests" if self.verify_passes is not None else "verify passes not counted"
-        cycle = "" if self.cycle_ms is None else f" A request waits {self.cycle_ms:.4g} ms a pass (n = {self.intervals[1]:,} intervals)."  # type: ignore[index]
+        cycle = ""
+        if self.cycle_ms is not None and self.intervals is not None:
+            between = "from pass to pass" if self.verify_passes else "from token to token"
+            cycle = f" A request waits {self.cycle_ms:.4g} ms {between} (n = {self.intervals[1]:,} intervals)."
         if not self.rows:
             return f"{self.engine} tells no seconds by phase; {passes}.{cycle}"
         parts = ", ".join(f"{phase} {share:.1%}" for phase, share in sorted(self.share.items(), key=lambda item: -item[1]))
