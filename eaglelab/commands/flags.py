@@ -4,11 +4,84 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 
 
 def add(command: Callable[..., argparse.ArgumentParser]) -> None:
-    command("flags", run, "the settings that a launch command really leads to, per engine version")
+    sub = command("flags", run, "the settings that a launch command really leads to, per engine version")
+    sub.add_argument("line", metavar="LINE", help="the server's launch command in quotes, a file that holds it, or a case")
+    text = "sglang==0.5.23, vllm==0.32.0, ... (default: the case's, else the engine that the line starts, its newest version that was read)"
+    sub.add_argument("--engine", metavar="ENGINE", help=text)
+    text = "the target's config.json or its folder (default: the case's, else not known)"
+    sub.add_argument("--target", type=Path, metavar="CONFIG", help=text)
+    text = "the drafter's config.json or its folder (default: the case's, else not known)"
+    sub.add_argument("--drafter", type=Path, metavar="CONFIG", help=text)
+    from eaglelab.commands.arguments import count
+
+    text = "requests that ran at the same time, as a log says: did such batches have a CUDA graph? (default: not known)"
+    sub.add_argument("--running", type=count, metavar="N", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
-    raise ValueError("not built yet")
+    from eaglelab.commands.terminal import print_finding, print_json, visible
+    from eaglelab.engines.effective import audit
+
+    launch, engine, target, drafter = inputs(args)
+    found = audit(launch, engine, target_config=target, draft_config=drafter, running=args.running)
+    if args.json:
+        print_json(found.to_json())
+        return 0
+    print(visible(f"{found.engine.title}: {settings(found)}"))
+    said: set[str] = set()
+    for finding in found.findings:
+        print_finding(finding, said)
+    return 0
+
+
+def settings(found) -> str:
+    """The effective settings in a line, with what was asked beside what is not as asked."""
+    parts = []
+    for name, value in found.effective.items():
+        if name != "starts" and value is not None:
+            asked = found.given.get(name)
+            parts.append(f"{name} {value}" + (f" (asked: {asked})" if asked not in (None, value) else ""))
+    return ("" if found.effective["starts"] else "does not start; ") + (", ".join(parts) or "no speculation")
+
+
+def inputs(args: argparse.Namespace):
+    """(launch, engine, target's config, drafter's config) from the line, the file or the case, and from the options."""
+    from eaglelab.drafter.config import read_config
+    from eaglelab.engines.conventions import parse_engine
+    from eaglelab.engines.launch import parse_launch
+    from eaglelab.opened import OpenedCase
+
+    path = Path(args.line) if args.line.strip() and "\n" not in args.line and len(args.line) < 1024 else None
+    target = None if args.target is None else read_config(args.target)
+    drafter = None if args.drafter is None else read_config(args.drafter)
+    engine = None if args.engine is None else parse_engine(args.engine)
+    if path is not None and (path.is_dir() or path.suffix == ".toml"):
+        case = OpenedCase(str(path))
+        if case.launch is None:
+            raise ValueError(f"{path}: the case has no launch line; give it under [engine] launch, as a command or a file")
+        launch, engine = case.launch, engine or case.engine
+        target = target if target is not None else case.target_config
+        drafter = drafter if drafter is not None else case.draft_config
+    else:
+        launch = parse_launch(text_of(args.line, path))
+    if engine is None:
+        if launch.engine is None:
+            raise ValueError("the line names no server of SGLang or vLLM that is known here; say which it is: --engine sglang==VERSION")
+        engine = parse_engine(launch.engine)
+    return launch, engine, target, drafter
+
+
+def text_of(line: str, path: Path | None) -> str:
+    """The line itself, or what the file of this name holds."""
+    if path is None or not path.is_file():
+        if len(line.split()) == 1:
+            raise ValueError(f"{line}: neither a file nor a launch line; give the whole command in quotes, or a file that holds it")
+        return line
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} cannot be read as text: {error}") from None

@@ -65,6 +65,13 @@ def fc_slots(engine: Engine, layer_type: str, config: Mapping[str, Any]) -> int:
     return stated if stated is not None else len(ids) if ids else 3
 
 
+def usual_chain(engine: Engine, architecture: str | None) -> tuple[int, int, int] | None:
+    """(steps, top-k, draft tokens) that SGLang takes for a target class where none are given; None for an engine without a default."""
+    rows = [row for row in table()["chains"] if row["family"] == engine.name and holds(engine, row) is True]
+    named = [row for row in rows if architecture in row["architectures"]]
+    return tuple((named or [row for row in rows if "*" in row["architectures"]])[0]["chain"]) if rows else None
+
+
 def holds(engine: Engine, row: Mapping[str, str]) -> bool | None:
     """Whether a row of the table holds for this version. None: the version lies between two that were read."""
     if engine.version is None or "since" not in row or Version(engine.version) >= Version(row["since"]):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from eaglelab.engines.capabilities import holds, table
+from eaglelab.engines.capabilities import holds, table, usual_chain
 from eaglelab.engines.conventions import CannotFeed, Engine, convention_for, parse_engine
 from eaglelab.engines.launch import CONTAINERS, VLLM_CONFIG_FLAGS, Launch
 from eaglelab.engines.lint.positions import LONGER, reach
@@ -204,13 +204,6 @@ def _strange_options(line: Line) -> list[str]:
     names = listed["names"].split()
     strange = [flag for flag in given if not any(name.startswith(flag[2:].removeprefix("no-")) for name in names)]
     return [f"No options that {line.engine.title} is known to have, kept as they are: {', '.join(strange)}."] if strange else []
-
-
-def usual_chain(engine: Engine, architecture: str | None) -> tuple[int, int, int] | None:
-    """(steps, top-k, draft tokens) that SGLang takes for a target class where none are given; None for an engine without a default."""
-    rows = [row for row in table()["chains"] if row["family"] == engine.name and holds(engine, row) is True]
-    named = [row for row in rows if architecture in row["architectures"]]
-    return tuple((named or [row for row in rows if "*" in row["architectures"]])[0]["chain"]) if rows else None
 
 
 def _flag_of(word: str) -> str | None:

@@ -8,6 +8,8 @@ from typing import Any
 from eaglelab.drafter.config import first_architecture
 from eaglelab.engines.capabilities import holds, limit
 from eaglelab.engines.config_ids import config_ids
+from eaglelab.engines.effective.on_vllm import method_of
+from eaglelab.engines.effective.rules import Rules, neighbours
 from eaglelab.engines.lint.subject import Subject, whole
 from eaglelab.engines.shell import Raw
 from eaglelab.findings import Finding, Status
@@ -69,14 +71,14 @@ def draft_tokens(s: Subject) -> Iterator[Finding]:
     if s.launch is None or not s.sglang or s.launch.eagle_topk != 1:
         return
     steps, asked = s.launch.num_steps, s.launch.num_draft_tokens
-    if steps is not None and asked is not None and asked != steps + 1:
+    rules = Rules(neighbours(s.engine)[0])
+    if steps is not None and asked is not None and asked != steps + 1 and rules.get("chain"):
         yield Finding(
             id="config.draft_tokens",
             title=f"{s.title} verifies {steps + 1} tokens a pass, not the {asked} of the launch line: with top-k 1 the steps decide",
             status=Status.CANNOT_TELL,
             claim=f"--speculative-num-steps {steps} --speculative-eagle-topk 1 --speculative-num-draft-tokens {asked}",
-            evidence="With top-k 1 the draft tokens are set to steps + 1, with a warning in the log alone (SGLang wheels 0.5.3 to 0.5.23; "
-            "0.5.23, arg_groups/speculative_hook.py:1255-1265).",
+            evidence=f"With top-k 1 the draft tokens are set to steps + 1, with a warning in the log alone ({rules.read('chain')}).",
             numbers={"asked": asked, "in_force": steps + 1},
             next=f"Say which was meant: --speculative-num-draft-tokens {steps + 1}"
             + (f", or --speculative-num-steps {asked - 1}." if asked > 1 else "."),
@@ -85,10 +87,7 @@ def draft_tokens(s: Subject) -> Iterator[Finding]:
 
 def _vllm_method(s: Subject, settings: Mapping[str, Any]) -> Iterator[Finding]:
     """vLLM 0.32.0, config/speculative.py:1139, :1327-1337: without a method the draft model's path decides, `eagle-` before `eagle3`."""
-    method, path = settings.get("method"), str(settings.get("model") or "")
-    guessed = method is None
-    if guessed:
-        method = "eagle" if "eagle-" in path.lower() else "eagle3" if "eagle3" in path.lower() else "draft_model"
+    path, guessed, method = str(settings.get("model") or ""), settings.get("method") is None, method_of(settings)
     if method == "eagle3":
         return
     effect = {

@@ -1,0 +1,103 @@
+"""What a launch line leads to: the speculative settings that an engine's version makes of the flags, and what of it is not what was meant.
+
+`audit` is what `eaglelab flags` prints and what a case's check asks. Facts by version: `effective.toml`, `options.toml`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from eaglelab.engines.conventions import Engine
+from eaglelab.engines.launch import Launch
+from eaglelab.findings import Finding, Status, by_severity
+
+from . import on_sglang, on_vllm
+
+
+@dataclass(frozen=True)
+class FlagAudit:
+    """One launch line under one engine version."""
+
+    engine: Engine
+    given: dict[str, Any]
+    """As asked, by the names of `effective`, None where not asked; `flags` and `env` hold the line's own words."""
+    effective: dict[str, Any]
+    """As the engine has it: `num_steps`, `eagle_topk`, `num_draft_tokens` (nodes of a verify pass, the root included), `algorithm`,
+    `max_running_requests`, `cuda_graph_max_bs`, …; None: not known without the machine, or no such thing. `starts`: whether it starts."""
+    findings: tuple[Finding, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "engine": str(self.engine),
+            "given": self.given,
+            "effective": self.effective,
+            "findings": [finding.to_json() for finding in self.findings],
+        }
+
+
+def audit(
+    launch: Launch,
+    engine: Engine,
+    *,
+    target_config: Mapping[str, Any] | None = None,
+    draft_config: Mapping[str, Any] | None = None,
+    running: int | None = None,
+) -> FlagAudit:
+    """A launch line as `engine` reads it. target_config, draft_config: the models' config.json. running: requests that ran at the same
+    time, as a log says, which tells whether their batches had a graph.
+
+    Never raises for a line, however broken: what cannot be read is a finding. Raises ValueError for what is no engine.
+    """
+    if engine.name not in READERS:
+        raise ValueError(f"got {engine.title}, expected an engine that serves: {', '.join(READERS)}")
+    given, effective, found = READERS[engine.name](launch, engine, target_config, draft_config, running)
+    findings = [*_line(launch, engine), *found]
+    if not any(f.status in (Status.FAIL, Status.CANNOT_TELL) for f in findings):
+        findings.append(_nothing(engine, effective))
+    return FlagAudit(engine, given | {"flags": dict(launch.given), "env": dict(launch.env)}, effective, tuple(by_severity(findings)))
+
+
+READERS = {"sglang": on_sglang.read, "vllm": on_vllm.read}
+
+
+def _line(launch: Launch, engine: Engine) -> list[Finding]:
+    """What of the line could not be read, or is another engine's."""
+    found = []
+    if launch.engine is not None and launch.engine != engine.name:
+        found.append(
+            Finding(
+                "flags.engine",
+                f"The line starts {launch.engine}, not {engine.title}: its flags say nothing about that engine",
+                Status.FAIL,
+                claim=f"engine {engine}; the line: {' '.join(launch.program)[:120]}",
+                evidence="Options of the same name mean other things in the two engines.",
+                next=f"Give --engine {launch.engine} with its version, or {engine.title}'s own line.",
+            )
+        )
+    bad_numbers = [p for p in launch.problems if " on the launch line is " in p]  # said again below, by what the engine makes of them
+    problems = [p for p in launch.problems if p not in bad_numbers]
+    if problems or (launch.engine is None and not launch.given):
+        found.append(
+            Finding(
+                "flags.line",
+                "The launch line cannot be read in full: " + ("; ".join(problems) or "there is nothing on it"),
+                Status.CANNOT_TELL,
+                evidence="What could not be read counts as not given.",
+                next="Give the whole command as it is started, in one pair of quotes, or a file that holds it.",
+            )
+        )
+    return found
+
+
+def _nothing(engine: Engine, effective: Mapping[str, Any]) -> Finding:
+    shown = [f"{name} {value}" for name, value in effective.items() if value is not None and name != "starts"]
+    return Finding(
+        "flags.effective",
+        f"{engine.title} takes the line as it is written" if effective.get("algorithm") else f"{engine.title} starts without speculation",
+        Status.PASS,
+        claim="The flags of the line.",
+        evidence=f"In force: {', '.join(shown) or 'nothing of speculation'}.",
+        numbers={name: value for name, value in effective.items() if value is not None},
+    )
