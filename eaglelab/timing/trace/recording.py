@@ -6,7 +6,7 @@ import math
 import re
 from array import array
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +27,33 @@ NO_CORRELATION = -1
 
 @dataclass
 class Names:
-    """Strings to numbers."""
+    """Names, or places in a trace, to numbers."""
 
-    index: dict[str, int] = field(default_factory=dict)
+    index: dict[Any, int] = field(default_factory=dict)
 
-    def number(self, name: str) -> int:
+    def number(self, name: Any) -> int:
         return self.index.setdefault(name, len(self.index))
 
     @property
-    def all(self) -> list[str]:
+    def all(self) -> list[Any]:
         return list(self.index)
 
 
+class Rows:
+    """Columns of the standard library's arrays: a trace of a gigabyte holds millions of events."""
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """As numpy arrays [n]."""
+        return {key: np.array(value) for key, value in vars(self).items()}
+
+    def kept(self, keep: np.ndarray) -> Rows:
+        """The rows where `keep` [n] is true."""
+        return type(self)(**{key: array(value.typecode, np.array(value)[keep].tobytes()) for key, value in vars(self).items()})
+
+
 @dataclass
-class Kernels:
-    """Rows of the device's timeline."""
+class Kernels(Rows):
+    """The device's timeline."""
 
     start: array = field(default_factory=lambda: array("d"))
     end: array = field(default_factory=lambda: array("d"))
@@ -50,12 +62,9 @@ class Kernels:
     correlation: array = field(default_factory=lambda: array("q"))
     copy: array = field(default_factory=lambda: array("b"))
 
-    def columns(self) -> dict[str, np.ndarray]:
-        return {key: np.array(value) for key, value in vars(self).items()}
-
 
 @dataclass
-class Launches:
+class Launches(Rows):
     """Calls of the driver or the runtime that have a correlation."""
 
     at: array = field(default_factory=lambda: array("d"))
@@ -63,21 +72,15 @@ class Launches:
     correlation: array = field(default_factory=lambda: array("q"))
     launch: array = field(default_factory=lambda: array("b"))
 
-    def columns(self) -> dict[str, np.ndarray]:
-        return {key: np.array(value) for key, value in vars(self).items()}
-
 
 @dataclass
-class Operators:
-    """CPU operators of all threads; only of a trace without kernels."""
+class Operators(Rows):
+    """The CPU's operators, or its collectives."""
 
     start: array = field(default_factory=lambda: array("d"))
     end: array = field(default_factory=lambda: array("d"))
     name: array = field(default_factory=lambda: array("i"))
     thread: array = field(default_factory=lambda: array("i"))
-
-    def columns(self) -> dict[str, np.ndarray]:
-        return {key: np.array(value) for key, value in vars(self).items()}
 
 
 @dataclass
@@ -92,14 +95,14 @@ class Recording:
     kernels: Kernels = field(default_factory=Kernels)
     launches: Launches = field(default_factory=Launches)
     operators: Operators = field(default_factory=Operators)
+    """Only of a trace without kernels."""
     collectives: Operators = field(default_factory=Operators)
-    """The CPU's collectives."""
     spans: dict[int, list[Span]] = field(default_factory=dict)
     """By thread."""
     device_spans: dict[int, list[Span]] = field(default_factory=dict)
     """`gpu_user_annotation`, by stream."""
-    pids: Counter = field(default_factory=Counter)
-    """Processes with spans of ours."""
+    homes: dict[int, Any] = field(default_factory=dict)
+    """The process of a thread, the device of a stream."""
     other_spans: Counter = field(default_factory=Counter)
     """Annotations that no rule knows."""
     operators_read: bool = False
@@ -114,10 +117,45 @@ def read_recordings(path: Path) -> tuple[list[Recording], list[str]]:
     if not any(len(r.kernels.start) for r in reader.ranks.values()) and any(r.spans for r in reader.ranks.values()):
         again = TraceFile(path)
         _Operators(again, reader).read()
-    ranks = [r for r in reader.ranks.values() if r.spans or r.device_spans or len(r.kernels.start) or len(r.operators.start)]
+    ranks = [
+        one for rank in reader.ranks.values() if rank.spans or rank.device_spans or len(rank.kernels.start) for one in _processes(rank)
+    ]
     if reader.skipped:
         notes.append(f"{reader.skipped:,} events with a time that is no number or a negative duration left out")
     return ranks, notes
+
+
+def _processes(whole: Recording) -> list[Recording]:
+    """One recording a process, where several run a loop; a device goes with the process that launched most of its kernels."""
+    looping = {whole.homes[place] for place, spans in whole.spans.items() if any(s.rule.begins is not None for s in spans)}
+    if len(looping) < 2:
+        return [whole]
+    order = sorted(looping, key=str)
+    homes = np.full(len(whole.places.index), -1)
+    devices = Names()
+    device_of = np.full(len(homes), -1)
+    for place, home in whole.homes.items():
+        homes[place] = order.index(home) if home in looping else -1
+        device_of[place] = devices.number(home)
+    launches, kernels = whole.launches.columns(), whole.kernels.columns()
+    device = device_of[kernels["stream"].astype(int)]
+    owner = np.full(len(device), -1)
+    for one in np.unique(device):
+        mine = device == one
+        by = [launches["correlation"][homes[launches["thread"].astype(int)] == i] for i in range(len(order))]
+        owner[mine] = int(np.argmax([int(np.isin(kernels["correlation"][mine], own).sum()) for own in by]))
+    out = []
+    for i, pid in enumerate(order):
+        label = f"{whole.rank} process {pid}".strip()
+        rows = {
+            key: getattr(whole, key).kept(homes[np.array(getattr(whole, key).thread, int)] == i)
+            for key in ("launches", "operators", "collectives")
+        }
+        spans = {place: spans for place, spans in whole.spans.items() if homes[place] == i}
+        streams = set(kernels["stream"][owner == i].tolist())
+        device_spans = {place: spans for place, spans in whole.device_spans.items() if place in streams}
+        out.append(replace(whole, rank=label, kernels=whole.kernels.kept(owner == i), spans=spans, device_spans=device_spans, **rows))
+    return out
 
 
 def file_rank(path: Path, metadata: dict[str, Any]) -> str:
@@ -170,7 +208,7 @@ class _Reader:
             rows.start.append(event.ts)
             rows.end.append(end)
             rows.name.append(self.names.number(event.name))
-            rows.stream.append(rank.places.number(_stream(event)))
+            rows.stream.append(_stream(rank, event))
             rows.correlation.append(_correlation(event))
             rows.copy.append(event.cat != "kernel")
         elif event.cat in LAUNCHES:
@@ -178,21 +216,20 @@ class _Reader:
             if correlation >= 0:
                 rows = rank.launches
                 rows.at.append(event.ts)
-                rows.thread.append(rank.places.number(_thread(event)))
+                rows.thread.append(_thread(rank, event))
                 rows.correlation.append(correlation)
                 rows.launch.append(bool(LAUNCH.search(event.name)))
         elif event.cat == "gpu_user_annotation":
             rule = rule_of(event.name)
             if rule is not None:
-                place = rank.places.number(_stream(event))
+                place = _stream(rank, event)
                 rank.device_spans.setdefault(place, []).append(Span(event.ts, end, rule, event.name))
         else:
             rule = rule_of(event.name, event.cat == "python_function")
             if rule is not None:
-                rank.spans.setdefault(rank.places.number(_thread(event)), []).append(Span(event.ts, end, rule, event.name))
-                rank.pids[event.pid] += 1
+                rank.spans.setdefault(_thread(rank, event), []).append(Span(event.ts, end, rule, event.name))
             elif cpu_collective(event.name):
-                _append(rank.collectives, event.ts, end, self.names.number(event.name), rank.places.number(_thread(event)))
+                _append(rank.collectives, event.ts, end, self.names.number(event.name), _thread(rank, event))
             elif event.cat == "user_annotation":
                 rank.other_spans[event.name] += 1
 
@@ -209,7 +246,7 @@ class _Operators(_Reader):
         for event in self.file.events(("cpu_op",)):
             rank = self.rank(event)
             rank.operators_read = True
-            place = rank.places.index.get(_thread(event))
+            place = rank.places.index.get(("thread", event.pid, event.tid))
             if place in rank.spans and math.isfinite(event.ts) and event.dur >= 0:
                 _append(rank.operators, event.ts, event.ts + event.dur, self.names.number(event.name), place)
 
@@ -221,12 +258,17 @@ def _append(rows: Operators, start: float, end: float, name: int, thread: int) -
     rows.thread.append(thread)
 
 
-def _thread(event: Event) -> str:
-    return f"thread {event.pid} {event.tid}"
+def _thread(rank: Recording, event: Event) -> int:
+    place = rank.places.number(("thread", event.pid, event.tid))
+    rank.homes[place] = event.pid
+    return place
 
 
-def _stream(event: Event) -> str:
-    return f"stream {event.args.get('device', event.pid)} {event.args.get('stream', event.tid)}"
+def _stream(rank: Recording, event: Event) -> int:
+    device = event.args.get("device", event.pid)
+    place = rank.places.number(("stream", device, event.args.get("stream", event.tid)))
+    rank.homes[place] = device
+    return place
 
 
 def _correlation(event: Event) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from eaglelab.timing.errors import TimingError
@@ -209,32 +210,36 @@ def _first_notes(cycles: pd.DataFrame, results: list[tuple[Recording, RankCycles
 
 
 def _phases(cycles: pd.DataFrame) -> pd.DataFrame:
+    values = cycles[list(COLUMNS.values())].to_numpy(np.float64)  # [cycles, phases]
     wall = float(cycles["wall_ms"].sum())
-    rows = []
-    for phase, column in COLUMNS.items():
-        values = cycles[column].astype(float)
-        total = float(values.sum())
-        if len(values):
-            rows.append(
-                (
-                    phase.value,
-                    total,
-                    total / wall if wall else 0.0,
-                    values.median(),
-                    values.quantile(LOW),
-                    values.quantile(HIGH),
-                    int((values > 0).sum()),
-                )
-            )
-    return pd.DataFrame(rows, columns=["phase", "total_ms", "share", "median_ms", "low_ms", "high_ms", "cycles"])
+    total = values.sum(axis=0)
+    median, low, high = np.quantile(values, [0.5, LOW, HIGH], axis=0) if len(values) else np.zeros((3, 0))
+    columns = {
+        "phase": [phase.value for phase in COLUMNS],
+        "total_ms": total,
+        "share": total / wall if wall else total,
+        "median_ms": median,
+        "low_ms": low,
+        "high_ms": high,
+        "cycles": (values > 0).sum(axis=0),
+    }
+    return pd.DataFrame(columns if len(values) else {name: [] for name in columns})
+
+
+def _grouped(rows: Iterable[tuple], keys: int) -> list[tuple[tuple, np.ndarray]]:
+    """Rows by their first `keys` columns; the others as an array [rows of the group, columns]. The largest sum of the first of these first."""
+    groups: dict[tuple, list[tuple]] = {}
+    for row in rows:
+        groups.setdefault(row[:keys], []).append(row[keys:])
+    made = [(key, np.array(values, np.float64)) for key, values in groups.items()]
+    return sorted(made, key=lambda group: -group[1][:, 0].sum())
 
 
 def _collectives(rows: Iterable[tuple[str, str, float, float]]) -> pd.DataFrame:
-    table = pd.DataFrame(rows, columns=["collective", "phase", "ms", "exposed"])
-    groups = table.groupby(["collective", "phase"], sort=False)
-    made = groups.agg(count=("ms", "size"), total_ms=("ms", "sum"), exposed_ms=("exposed", "sum"), median_us=("ms", "median")).reset_index()
-    made["median_us"] = made["median_us"].astype(float) * 1e3
-    return made.sort_values("total_ms", ascending=False, ignore_index=True)
+    made = [
+        (*key, len(ms), float(ms[:, 0].sum()), float(ms[:, 1].sum()), float(np.median(ms[:, 0])) * 1e3) for key, ms in _grouped(rows, 2)
+    ]
+    return pd.DataFrame(made, columns=["collective", "phase", "count", "total_ms", "exposed_ms", "median_us"])
 
 
 def _unattributed(parts: Iterable[dict[str, tuple[int, float]]]) -> pd.DataFrame:
@@ -249,11 +254,9 @@ def _unattributed(parts: Iterable[dict[str, tuple[int, float]]]) -> pd.DataFrame
 
 
 def _outside(rows: Iterable[tuple[str, int | None, float]]) -> pd.DataFrame:
-    table = pd.DataFrame(rows, columns=["kind", "batch", "ms"])
-    table["batch"] = table["batch"].astype("Int64")
-    groups = table.groupby(["kind", "batch"], dropna=False)
-    made = groups.agg(count=("ms", "size"), total_ms=("ms", "sum"), median_ms=("ms", "median")).reset_index()
-    return made[["kind", "count", "total_ms", "median_ms", "batch"]].sort_values("total_ms", ascending=False, ignore_index=True)
+    made = [(kind, len(ms), float(ms.sum()), float(np.median(ms)), batch) for (kind, batch), ms in _grouped(rows, 2)]
+    table = pd.DataFrame(made, columns=["kind", "count", "total_ms", "median_ms", "batch"])
+    return table.astype({"batch": "Int64"})
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
