@@ -53,7 +53,7 @@ def folders(tmp_path_factory):
 
 
 def quick(target=None, drafter=None, **options):
-    options = {"batches": (1, 2), "contexts": (12,), "tokens": (1, 3), "repeats": 3, "device": "cpu", "machine": MACHINE} | options
+    options = {"batches": (1, 2), "contexts": (12,), "tokens": (1, 3), "repeats": 2, "device": "cpu", "machine": MACHINE} | options
     return bench(target, drafter, **options)
 
 
@@ -375,7 +375,7 @@ def test_a_whole_run(folders, kind):
     assert len(table) == 2 * (2 + 3 + 2)  # batches; n of verify; step, layer, head; n of extend
     assert (table.median_ms > 0).all()
     assert ((table.low_ms <= table.median_ms) & (table.median_ms <= table.high_ms)).all()
-    assert (table.repeats == 3).all()
+    assert (table.repeats == 2).all()
     assert set(table.what) == {"verify", "draft step", "draft layer", "draft lm_head", "draft extend"}
     assert (result.ratios.verify_over_decode > 0).all()
     assert result.decode_ms(1) == table[(table.what == "verify") & (table.batch == 1) & (table.tokens == 1)].median_ms.item()
@@ -388,12 +388,12 @@ def test_a_whole_run(folders, kind):
 
 
 def test_some_layers_stand_for_all(folders):
-    result = quick(folders["llama"], layers=1, repeats=5)
+    result = quick(folders["llama"], layers=1)
     assert result.target["layers_in_memory"] == 1
     assert "scaled from 1 of N=4 layers" in result.summary
-    whole = quick(folders["llama"])
-    assert result.table.bytes.tolist() == whole.table.bytes.tolist()
-    assert result.table.flops.tolist() == whole.table.flops.tolist()
+    whole = load_target(folders["llama"], CPU, torch.float32)
+    counted = [verify_counts(whole, batch, 12, n) for batch in (1, 2) for n in (1, 3)]
+    assert result.table[["bytes", "flops"]].to_numpy().tolist() == [[c.bytes, c.flops] for c in counted]
 
 
 @pytest.mark.parametrize("as_file", [True, False])
@@ -404,7 +404,8 @@ def test_a_config_alone_gives_random_weights_of_its_shapes(folders, tmp_path, as
     assert result.target["random_weights"]
     assert "Random weights of the config's shapes" in result.summary
     assert "random weights route at random" in result.summary
-    assert result.table.bytes.tolist() == quick(folders["deepseek"], batches=(1,)).table.bytes.tolist()
+    stored = load_target(folders["deepseek"], CPU, torch.float32)
+    assert result.table.bytes.tolist() == [verify_counts(stored, 1, 12, n).bytes for n in (1, 3)]
 
 
 def test_a_tied_head_reads_the_table(tmp_path):

@@ -2,7 +2,7 @@
 
 transformers' `sdpa` copies keys and values once per query head where there is a mask, that is for n > 1 tokens and not for n = 1
 (5.24, integrations/sdpa_attention.py): verify beside decode would be charged for a copy that no engine makes. Here the query heads that share a
-key head become rows of one attention, for every n.
+key head become rows of one attention, for every n. On CUDA torch still takes another kernel where there is a mask (its flash kernel takes none).
 """
 
 from __future__ import annotations

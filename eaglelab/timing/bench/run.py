@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -74,7 +73,6 @@ def bench(
     points: list[Point] = []
     for batch, context in progress([(b, c) for c in sorted(set(contexts)) for b in sorted(set(batches))], "batch sizes and contexts"):
         points += run.points(batch, context)
-        gc.collect()
     if not any(p.ms for p in points):
         raise TimingError(f"nothing could be measured on {place}: {next(p.note for p in points if p.note)}")
     if machine is None:
