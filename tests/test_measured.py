@@ -191,6 +191,9 @@ def test_what_a_row_does_not_tell_can_be_said(read):
     with pytest.raises(TimingError, match="an accept length of 2 and no steps"):
         read(text)
     assert rows(read(text, setting=Setting(3), batch=4)) == [(4, "3-1-4", 90.0, 2.0)]
+    assert rows(read("tok_s\n90\n", setting=Setting(3), batch=4)) == [(4, "3-1-4", 90.0, None)]
+    both = read(HEAD + "1,,,,88.8,\n1,,,,94,2.05\n1,3,,,95,2.2\n", setting=Setting(2))  # an empty place for steps is a baseline's
+    assert rows(both) == [*PLAIN, (1, "3-1-4", 95.0, 2.2)]
 
 
 @pytest.mark.parametrize(
@@ -280,7 +283,8 @@ def test_bench_one_batch_server(read):
     assert any("since its start" in note for note in table.notes)
     assert any("taken as without speculation" in note for note in table.notes)
     assert rows(read(lines(old), "old.jsonl")) == [(8, "off", 500.0, None)]
-    assert rows(read(lines(old), "old.jsonl", setting=Setting(3))) == [(8, "3-1-4", 500.0, None)]
+    assert rows(read(lines(old), "old.jsonl", setting=Setting(3))) == [(8, "off", 500.0, None)]
+    assert rows(read(lines({**one, "run_name": "default"}), "o.jsonl", setting=Setting(3))) == [(8, "3-1-4", 500.0, 2.5)]
     with pytest.raises(TimingError, match=r"an accept length of 2\.5 and no steps"):
         read(lines({**one, "run_name": "default"}), "unnamed.jsonl")
 
@@ -394,7 +398,7 @@ def test_a_log_over_time(read):
     plain = "\n".join(
         [ARGS.replace("'EAGLE3'", "None").replace("steps=3", "steps=None")] + [PLAIN_DECODE.format(s, 4, 88.8) for s in range(5)]
     )
-    off = read(plain, "off.log")
+    off = read(plain, "off.log", setting=Setting(3))  # of logs that do not tell: this one does
     assert rows(off) == [(4, "off", 88.8, None)]
     assert merged([table, off]).baselines(4, table.rows[0].place) == [off.rows[0]]
 

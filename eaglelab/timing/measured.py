@@ -100,7 +100,7 @@ def read_measured(path: str | Path, *, setting: Setting | None = None, batch: in
     """A hand-written CSV (comma, semicolon, tab, or a table of Markdown), a benchmark's JSON lines (SGLang, vLLM, SpecForge), the folder of a
     sweep (its `results.jsonl`), or a server's log.
 
-    setting, batch: of the rows that do not tell their own. no_bonus: accept lengths of the file leave the bonus token out; 1 is added. Raises
+    setting, batch: of the rows that do not tell their own; a row that could and has no accept length is off. no_bonus: accept lengths of the file leave the bonus token out; 1 is added. Raises
     TimingError for a file of which nothing can be used.
     """
     from eaglelab.timing.tables import read_file

@@ -25,6 +25,8 @@ Acceptance = Callable[[Setting], Expected | None]
 MEASURED, PREDICTED = "measured", "predicted"
 CLEAR, CANNOT_TELL, NO_INTERVAL = "clear", "cannot tell", "no interval"
 ROUND = 1e-9
+APART = 0.1
+"""Difference of two accept lengths that is worth a word."""
 
 
 class TimeModel(Protocol):
@@ -278,9 +280,23 @@ def recommend(
         outlooks = [off(batch), *own, *(g for g in guessed if g is not None)]
         if len(outlooks) > 1:
             chosen = _choose(group, batch, outlooks, model)
+            if any(g is not None for g in guessed):
+                chosen = replace(chosen, assumptions=(*chosen.assumptions, *_doubts(own, acceptance)))
             told = all(m.batch_told for m in table.rows if m.batch == batch)
             found.append(chosen if told else replace(chosen, batch_told=False))
     return tuple(found)
+
+
+def _doubts(own: Iterable[Outlook], acceptance: Acceptance) -> Iterable[str]:
+    """Where the source of accept lengths expects something else of a chain than was measured with it: predictions stand on the one, measured
+    speedups on the other."""
+    for o in own:
+        expected = acceptance(o.setting) if o.setting.chain and o.accept_length is not None else None
+        if expected is not None and abs(expected.accept_length - o.accept_length) > APART:
+            yield (
+                f"{o.name} was served at accept length {o.accept_length:.2f}, where {expected.accept_length:.2f} is expected by {expected.source}: "
+                "predicted settings may be as far off"
+            )
 
 
 def _choose(group: str, batch: int, outlooks: Sequence[Outlook], model: TimeModel | None) -> Recommendation:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 TERMS = ("base", "per_request", "per_token", "per_step", "per_cycle")
-DRAWS = 400
+DRAWS = 1000
 EQUAL = 1e-9
 """Sums of squared relative errors within which two fits are equally good."""
 SAME = 1e-6

@@ -194,7 +194,7 @@ def _named(cells: Cells, name: Any, rows: Rows, *, told: bool) -> Cells:
             named = None
         if named is not None:
             return {**cells, "steps": named.steps, "topk": named.topk, "draft_tokens": named.draft_tokens}
-    if cells.get("steps") is None and not told and rows.setting is None:
+    if cells.get("steps") is None and not told:
         rows.say("results without an accept length that name no setting are taken as without speculation")
         return {**cells, "steps": Setting(0).steps}
     return cells

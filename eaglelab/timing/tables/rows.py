@@ -107,7 +107,7 @@ class Rows:
         if steps is None and named is not None:
             return self._off(length, "") if named.off else named
         if steps is None:
-            return self._untold(mode, topk, nodes, length)
+            return self._untold(cells, mode, topk, nodes, length)
         if topk is None and nodes not in (None, 0, steps + 1):
             raise ValueError(f"{nodes} draft tokens with {steps} steps are no chain's {steps + 1}, and topk is not told")
         topk = topk or 1
@@ -119,11 +119,13 @@ class Rows:
             )
         return Setting(steps, topk, nodes or 0)
 
-    def _untold(self, mode: str, topk: int | None, nodes: int | None, length: float | None) -> Setting:
-        """A row without steps."""
-        if self.setting is not None:
+    def _untold(self, cells: Mapping[str, Any], mode: str, topk: int | None, nodes: int | None, length: float | None) -> Setting:
+        """A row without steps. Of a source that has a place for them an empty one, without an accept length, is off."""
+        speculated = length is not None and length > 1 + ROUNDING
+        asked = any(name in cells for name in ("steps", "mode"))
+        if self.setting is not None and (speculated or not asked):
             return self.setting
-        if length is not None and length > 1 + ROUNDING:
+        if speculated:
             raise ValueError(f"an accept length of {length:g} and no steps: which setting is it?")
         if mode.lower() not in EMPTY or topk or nodes:
             raise ValueError(f"steps are not told{f' by {mode[:40]!r}' if mode else ''}, expected a number, or `off` for a baseline")

@@ -24,14 +24,14 @@ def from_log(log: ServedLog | str | Path, *, setting: Setting | None = None) -> 
     running and no prompt came in between.
 
     A line's throughput is of one rank, over the time since its last line, waiting included. extra: lines, tok_s_low and tok_s_high (the
-    quartiles), start. setting: of the starts that print none. Raises TimingError where no line can be used, LogError for no log.
+    quartiles), start. setting: of the starts that speculate and print none. Raises TimingError where no line can be used, LogError for no log.
     """
     log = log if isinstance(log, ServedLog) else read_log(log)
     notes: list[str] = []
     rows: list[Measured] = []
     for start in sorted({row.start for row in log.rows if row.event in PASSES}):
         lines = [row for row in log.rows if row.start == start]
-        found = _setting(log, start, lines, notes) if setting is None else setting
+        found = _setting(log, start, lines, setting, notes)
         if found is not None:
             rows += _rows(log, start, lines, found, notes)
     if not rows:
@@ -79,8 +79,8 @@ def _steady(lines: list[LogRow]) -> Iterator[LogRow]:
             yield row
 
 
-def _setting(log: ServedLog, start: int, lines: list[LogRow], notes: list[str]) -> Setting | None:
-    """In force at a start; None, with a note, where it cannot be told."""
+def _setting(log: ServedLog, start: int, lines: list[LogRow], said: Setting | None, notes: list[str]) -> Setting | None:
+    """In force at a start: as printed; off where nothing speaks of speculation; else `said`. None, with a note, where it cannot be told."""
     told = log.starts[start].settings if start < len(log.starts) else {}
     given = told.get("given", {})
     lengths = any(row.accept_length is not None for row in lines)
@@ -98,6 +98,8 @@ def _setting(log: ServedLog, start: int, lines: list[LogRow], notes: list[str]) 
         if not told:
             notes.append("the log holds no start and no accept length: taken as without speculation")
         return Setting(0)
+    if said is not None:
+        return said
     notes.append(
         f"start {start}: its lines are of speculation and the log does not print the number of steps; say it (3-1-4: steps, topk, draft tokens)"
     )
