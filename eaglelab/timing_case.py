@@ -173,19 +173,27 @@ class TimingCase:
         """The same, with the drafter's own accept lengths for settings that nobody ran. Raises NotGiven without a dump and a drafter."""
         return self._cost(self.acceptance)
 
+    @property
+    def best_cost(self) -> CostReport:
+        """`cost_with_replay` where the drafter can be replayed, else `cost`."""
+        self.measured  # noqa: B018 - an absent table is what is said first
+        try:
+            return self.cost_with_replay
+        except (NotGiven, ValueError):
+            return self.cost
+
     def _cost(self, acceptance: Any) -> CostReport:
         from eaglelab.timing.cost_report import cost_report
         from eaglelab.timing.experts import experts_of
 
         config = self.inv.target_config
         experts = None if config is None else experts_of(config)
-        return cost_report(self.measured, experts=experts, acceptance=acceptance, verify_share=self._verify_share)
+        return cost_report(self.measured, experts=experts, acceptance=acceptance, verify_share=self._share(Phase.VERIFY))
 
-    @property
-    def _verify_share(self) -> float | None:
+    def _share(self, phase: Phase) -> float | None:
         """Of the trace's cycles; None where there is no trace to tell."""
         try:
-            return self.trace.share(Phase.VERIFY)
+            return self.trace.share(phase)
         except (NotGiven, TimingError):
             return None
 
@@ -225,6 +233,48 @@ class TimingCase:
             )
             for c in self.rows
         ]
+        return pd.DataFrame(rows, columns=columns)
+
+    def accept_lengths(self) -> pd.DataFrame:
+        """Replayed accept length of chains: steps, accept_length, low, high (95 % over samples)."""
+        import pandas as pd
+
+        from eaglelab.timing.acceptance import DEEPEST
+
+        told = {k: self.acceptance(Setting(k)) for k in range(1, DEEPEST + 1)}
+        rows = [(k, e.accept_length, e.low, e.high) for k, e in told.items() if e is not None]
+        if not rows:
+            raise NotGiven("answers long enough to walk through", "samples with a loss mask and answers of some dozen tokens")
+        return pd.DataFrame(rows, columns=["steps", "accept_length", "low", "high"])
+
+    def what_ifs(self, verify_faster: float = 0.27, accept_longer: float = 0.3) -> pd.DataFrame:
+        """What a change would bring for the fastest measured setting of each batch size: batch, setting, what if, speedup and break-even before and
+        after, assuming. How the cycle is divided is the trace's to say; without one all of it counts as verify."""
+        import pandas as pd
+
+        from eaglelab.timing import what_if
+
+        phases = (Phase.VERIFY, Phase.DRAFT)
+        verify, draft = (self._share(p) for p in phases) if self._share(Phase.VERIFY) is not None else (1.0, 0.0)
+        rows = []
+        for batch in sorted({row.measured.batch for row in self.rows}):
+            told = [row for row in self.rows if row.measured.batch == batch and row.r is not None]
+            if not told:
+                continue
+            best = max(told, key=lambda row: row.speedup)
+            cycle = what_if.Cycle.of_row(best, verify, draft)
+            ifs = [
+                what_if.verify_faster(cycle, verify_faster),
+                what_if.verify_faster(cycle, verify_faster, shared=True),
+                what_if.accept_longer(cycle, accept_longer),
+            ]
+            if draft and self.inv.drafter_config is not None:
+                ifs.append(what_if.smaller_vocabulary(cycle, what_if.lm_head_share(self.inv.drafter_config)))
+            for one in ifs:
+                before, after = one.before, one.after
+                numbers = (before.speedup, after.speedup, before.break_even, after.break_even)
+                rows.append((batch, best.measured.setting.name, one.name, *numbers, "; ".join(one.assumptions)))
+        columns = ["batch", "setting", "what if", "speedup", "speedup then", "break-even", "break-even then", "assuming"]
         return pd.DataFrame(rows, columns=columns)
 
     def left_out(self) -> pd.DataFrame:
