@@ -14,6 +14,8 @@ from eaglelab.timing.trace.looks import EXPECTED, looks_like
 BLOCK = 1 << 20
 """Bytes of a block: what a core's cache holds; larger ones were slower."""
 PACKED = 1 << 16
+HEAD = 512
+"""Bytes by which a file is told."""
 GZIP = b"\x1f\x8b"
 
 
@@ -32,7 +34,9 @@ class Blocks:
                 packed = file.read(2) == GZIP
                 file.seek(0)
                 blocks = _ahead(self._unpacked(file)) if packed else iter(lambda: file.read(self.size), b"")
-                first = next(blocks, b"")
+                first = b""
+                while len(first) < HEAD and (block := next(blocks, b"")):
+                    first += block
                 self._check_head(first, packed)
                 if first:
                     yield first

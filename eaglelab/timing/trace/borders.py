@@ -23,7 +23,7 @@ def _set(characters: bytes) -> np.ndarray:
     return table
 
 
-OPEN, CLOSE, COMMA, QUOTE = b'{},"'
+OPEN, CLOSE, COMMA, QUOTE, COLON, BLANK = b'{},": '
 SPACE, AFTER_OPEN, ELEMENT = _set(b" \t\r\n"), _set(b' \t\r\n"}'), _set(b",[")
 LETTER = _set(bytes(range(65, 91)) + bytes(range(97, 123)) + b"_")
 LONGEST_SPACE = 64
@@ -45,7 +45,8 @@ def borders(data: bytes, at: int) -> Borders:
     """The events of `data` from the `{` at `at` on. O(bytes), a few passes of numpy."""
     block = np.frombuffer(data, np.uint8)[at:]
     opens = np.flatnonzero(block[:-1] == OPEN)[1:]
-    opens = opens[AFTER_OPEN[block[opens + 1]]]
+    member = (block[opens - 1] == COLON) | (block[opens - 2] == COLON) & (block[opens - 1] == BLANK)  # most are: the quick way first
+    opens = opens[AFTER_OPEN[block[opens + 1]] & ~member]
     before = _step(block, opens - 1, -1)
     element = ELEMENT[block[before]] | SPACE[block[before]]
     opens, before = opens[element], before[element]

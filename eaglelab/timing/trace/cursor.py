@@ -91,7 +91,9 @@ class Cursor:
             elif len(self.data) - self.at > LARGEST:
                 raise TooLarge
             elif len(text) == len(self.data) - self.at and not self.more():
-                raise CutOff
+                if balanced(self.data, self.at) is None:
+                    raise CutOff
+                return self._mended()
 
     def _mended(self) -> tuple[Any, bytes]:
         end = balanced(self.data, self.at)

@@ -101,8 +101,9 @@ NAME = re.compile(rb'\s*,\s*"name"\s*:\s*"([^"\\]*)')
 NEXT = re.compile(rb'\}\s*,\s*(\{\s*"[A-Za-z_])')
 TS = re.compile(rb'"ts"\s*:\s*"?(\d+)(\.\d+)"?\s*[,}]')
 TAKEN = ("X", "B", "E", "M")
-COARSE = 2.0**33
-"""Above it a float64 no longer holds a time in microseconds to a picosecond; above 2^43, about now in microseconds since 1970, not to 200 ns."""
+COARSE, FINE = 2.0**33, 2.0**43
+"""Above the first a float64 holds a time in microseconds to some picoseconds only, and the difference of two would show it. Below the second it
+still tells whole nanoseconds apart (now in microseconds since 1970 it holds to 250 ns)."""
 KINDS_KEPT = 1 << 16
 
 
@@ -348,17 +349,18 @@ class _Reading:
 
     def _take(self, event: Any, raw: bytes) -> Event | None:
         """A complete event that is asked for, or None."""
-        if not isinstance(event, dict) or not isinstance(ph := event.get("ph"), str):
+        ph = event.get("ph") if type(event) is dict else None
+        if type(ph) is not str:
             self.counts["no event, it has no `ph`"] += 1
             return None
         if self.file.zero is None and ph != "M":  # names of processes carry 0, or the time of something else
             time = _number(event.get("ts"))
             self.file.zero = None if time is None else math.floor(time)
         if ph == "X":
-            category = _text(event.get("cat"))
+            category, name = _text(event.get("cat")), _text(event.get("name"))
             self.complete[category] += 1
-            if self._asked(category, _text(event.get("name"))):
-                return self._built(event, self._time(event, raw), _number(event.get("dur")))
+            if category in self.categories or self._named(name):
+                return self._built(event, category, name, self._time(event, raw), _number(event.get("dur")))
         elif ph == "B":
             event["ts"] = self._time(event, raw)
             self.open[_place(event)].append(event)
@@ -368,10 +370,10 @@ class _Reading:
             self._described(event)
         return None
 
-    def _asked(self, category: str, name: str) -> bool:
-        return category in self.categories or (bool(self.names) and name.startswith(self.names))
+    def _named(self, name: str) -> bool:
+        return bool(self.names) and name.startswith(self.names)
 
-    def _built(self, event: dict[str, Any], ts: float | None, dur: float | None) -> Event | None:
+    def _built(self, event: dict[str, Any], category: str, name: str, ts: float | None, dur: float | None) -> Event | None:
         if ts is None:
             self.counts["without a finite `ts`"] += 1
         elif dur is None:
@@ -380,8 +382,7 @@ class _Reading:
             self.counts["with a negative duration"] += 1
         else:
             args = event.get("args")
-            place = _place(event)
-            return Event(_text(event.get("cat")), _text(event.get("name")), *place, ts, dur, args if isinstance(args, dict) else {})
+            return Event(category, name, *_place(event), ts, float(dur), args if type(args) is dict else {})
         return None
 
     def _ended(self, end: dict[str, Any], ts: float | None) -> Event | None:
@@ -395,21 +396,25 @@ class _Reading:
             self.counts["that end (`ph` E) and never began"] += 1
             return None
         begin = waiting.pop(i)
-        category = _text(begin.get("cat"))
+        category, name, started = _text(begin.get("cat")), _text(begin.get("name")), begin["ts"]
         self.complete[category] += 1
-        if not self._asked(category, _text(begin.get("name"))):
+        if category not in self.categories and not self._named(name):
             return None
         args = [part for part in (begin.get("args"), end.get("args")) if isinstance(part, dict)]
         begin["args"] = {key: value for part in args for key, value in part.items()}
-        return self._built(begin, begin["ts"], None if ts is None or begin["ts"] is None else ts - begin["ts"])
+        return self._built(begin, category, name, started, None if ts is None or started is None else ts - started)
 
     def _time(self, event: dict[str, Any], raw: bytes) -> float | None:
         """µs since the zero. None where it has no finite time."""
         time, zero = _number(event.get("ts")), self.file.zero
         if time is None or zero is None:
             return None
-        if isinstance(time, float) and time >= COARSE and (found := TS.search(raw)) and float(found[1] + found[2]) == time:
-            return float(int(found[1]) - zero) + float(found[2])
+        if type(time) is float and time >= COARSE:
+            ns = round(1000 * time)  # Kineto writes three decimals: whole nanoseconds
+            if time < FINE and ns / 1000 == time:
+                return (ns - 1000 * zero) / 1000
+            if (found := TS.search(raw)) and float(found[1] + found[2]) == time:
+                return float(int(found[1]) - zero) + float(found[2])
         return float(time - zero)
 
     def _described(self, event: dict[str, Any]) -> None:
@@ -420,7 +425,7 @@ class _Reading:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else "" if value is None else str(value)
+    return value if type(value) is str else "" if value is None else str(value)
 
 
 def _place(event: dict[str, Any]) -> tuple[Any, Any]:
@@ -431,12 +436,12 @@ def _place(event: dict[str, Any]) -> tuple[Any, Any]:
 
 def _number(value: Any) -> int | float | None:
     """A finite number, also where it stands in quotes; None for all else."""
-    if isinstance(value, str):
+    if type(value) is str:
         try:
             value = int(value) if value.isdecimal() else float(value)
         except ValueError:
             return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if type(value) not in (float, int):
         return None
     try:
         return value if math.isfinite(value) else None
