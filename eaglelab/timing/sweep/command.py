@@ -26,6 +26,8 @@ PLACEHOLDER = re.compile(r"\{(steps|topk|draft_tokens|port|speculative)\}")
 LOOPBACK = "127.0.0.1"
 ALGORITHM = {"sglang": "EAGLE3", "vllm": "eagle3"}
 VLLM_FLAGS = ("--speculative-config", "-sc", "--spec-method", "--spec-model", "--spec-tokens", "--speculative-config.", "-sc.")
+PER_REQUEST = "--per-request-spec-decode-metrics"
+"""vLLM 0.32.0 does not start with it when nothing speculates (config/vllm.py)."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ def _vllm(line: Line, launch: Launch, setting: Setting, drafter: str | None) -> 
         )
     line = line.without(*VLLM_FLAGS, "--disable-log-stats")  # without the engine's counters there is no accept length
     if setting.off:
-        return line
+        return line.without(PER_REQUEST)
     kept = {k: v for k, v in launch.settings.items() if k != "num_speculative_tokens"}
     model = _drafter(kept.get("model") or drafter)
     settings: Mapping[str, object] = {"method": ALGORITHM["vllm"], **kept, "model": model, **setting.flags("vllm")}

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from eaglelab.acceptance import ratio_interval
+from eaglelab.opened import NotGiven
 from eaglelab.timing.cost import cost_ratio
 from eaglelab.timing.errors import TimingError
 from eaglelab.timing.measured import Measured
@@ -232,6 +233,8 @@ def decide(
 def replayed_acceptance(inv: Investigation, settings: Sequence[Setting]) -> dict[Setting, Accept]:
     """The accept length of each setting by the replay on the dump's own feed, which is the most that the drafter reaches, with its 95 %
     interval by sample. Chains: 1 + the joint rates, over all start positions; trees: the walk. Raises NotGiven, ValueError."""
+    if inv.case.dump.path is None or inv.case.drafter.path is None:
+        raise NotGiven("a dump and a drafter", "the replay of `[dump] path` by `[drafter] path` gives it")
     found: dict[Setting, Accept] = {}
     chains = [s for s in settings if s.chain and not s.off]
     if chains:

@@ -175,12 +175,13 @@ class Sweep:
 
     # -- plan and run -------------------------------------------------------------------------------------------------------------
 
-    def prepare(self) -> None:
-        self._accept, self._before = self.acceptance(), self.table()
+    def prepare(self, *, replayed: bool) -> None:
+        """replayed: whether the replay is asked, which may take minutes. What is measured anyway does not hang on it."""
+        self._accept, self._before = (self.acceptance() if replayed else lambda setting: None), self.table()
 
     def plan(self) -> SweepReport:
         """What would be tried, as far as it can be said before anything is measured."""
-        self.prepare()
+        self.prepare(replayed=True)
         for variant in variants(self.options):
             known = self.knowledge(variant, ())
             self.candidates[variant.name] = [self._decide(s, known) for s in self.settings]
@@ -210,7 +211,7 @@ class Sweep:
             self.notes += store.notes
             with interruptible():
                 try:
-                    self.prepare()
+                    self.prepare(replayed=self.options.settings is None)
                     for variant in variants(self.options):
                         self._run_variant(store, variant)
                 except KeyboardInterrupt as signal:

@@ -20,7 +20,7 @@ from eaglelab.findings import plain
 from eaglelab.timing.errors import TimingError
 
 FORMAT = 1
-IDENTITY = ("launch", "engine", "prompts", "max_new_tokens", "requests")
+IDENTITY = ("launch", "engine", "max_new_tokens", "requests", "prompts")
 """Keys of sweep.json that must be the same when a sweep is gone on with."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
