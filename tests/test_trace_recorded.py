@@ -143,6 +143,24 @@ def test_vllms_own_histogram_tells_the_same_cycle_by_another_clock():
     assert told.cycle_ms == pytest.approx(cycles.wall_ms.mean(), rel=0.02)
 
 
+@pytest.mark.parametrize("name", [n for n in VERIFYING if n.startswith("sglang")])
+def test_sglangs_device_timer_tells_the_same_seconds_by_another_clock(name):
+    """Around the forward alone, inside the span. Outside captured graphs it books drafting under `decode`, draft extend under `extend`."""
+    told = read_timers(TRACES / f"{name}.metrics.txt")
+    steps = {
+        part: duration([e for e in spans(name) if e["name"].startswith(f"step[{part} ")]) / 1e3 for part in ("VERIFY", "EXTEND", "DRAFT")
+    }
+    assert told.seconds[Phase.VERIFY] == pytest.approx(steps["VERIFY"], rel=0.01)
+    assert told.total == pytest.approx(sum(steps.values()), rel=0.05)
+    assert {category: phase for _, category, phase, _ in told.rows} == {
+        "target_verify": Phase.VERIFY,
+        "decode": Phase.DRAFT,
+        "extend": Phase.PREFILL,
+    }
+    assert any("no `eagle_draft`" in note for note in told.notes)
+    assert any("no `eagle_draft_extend`" in note for note in told.notes)
+
+
 def test_the_shipped_trace_is_the_spans_of_a_recording():
     whole, alone = report("vllm-0.32.0-chain-b4"), report("shipped")
     assert list(alone.cycles.batch) == list(whole.cycles.batch)
