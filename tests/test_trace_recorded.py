@@ -1,8 +1,10 @@
 """Traces that real engines wrote (tests/traces), against what is counted in them by hand and by the engines' own counters."""
 
 import gzip
+import importlib.util
 import json
 import re
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -177,3 +179,38 @@ def test_plain_decoding_has_no_cycles_and_says_what_it_has(name):
     assert decode["count"].sum() == {"vllm-0.32.0-plain-b2": 7}[name]
     assert any("no speculative cycle" in note for note in found.notes)
     assert "no speculative cycle" in found.summary
+
+
+# -- how they were cut -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_filter_drops_by_its_rule_and_changes_nothing(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "engines_cpu"))
+    source = importlib.util.spec_from_file_location("recording_traces", Path(__file__).parents[1] / "engines_cpu" / "trace.py")
+    recording = importlib.util.module_from_spec(source)
+    monkeypatch.setitem(sys.modules, "recording_traces", recording)
+    source.loader.exec_module(recording)
+
+    def event(name, ts, dur, cat="cpu_op"):
+        return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": 2, "ts": ts, "dur": dur, "args": {"External id": 7}}
+
+    round_of = [
+        event("scheduler.run_batch", 0, 100, "user_annotation"),
+        event("step[VERIFY bs=4]", 10, 50, "user_annotation"),
+        event("in the step", 20, 10),
+        event("inside of it", 22, 5),
+        event("sampling", 70, 20),
+        event("inside of that", 75, 5),
+        event("between rounds", 150, 10),
+    ]
+    later = [e | {"ts": e["ts"] + 200, "name": e["name"].replace("bs=4", "bs=3")} for e in round_of]
+    idle = event("scheduler.idle", 3e6, 10, "user_annotation")
+    label = {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "x"}}
+    events = [label, *round_of, *later, idle]
+    untouched = json.dumps(events)
+    kept = list(recording.kept(events))
+    first = ["scheduler.run_batch", "step[VERIFY bs=4]", "sampling", "between rounds"]
+    second = ["scheduler.run_batch", "step[VERIFY bs=3]", "in the step", "sampling", "between rounds"]
+    assert [e["name"] for e in kept] == ["process_name", *first, *second]
+    assert json.dumps(events) == untouched
+    assert all(any(e is one for one in events) for e in kept)
