@@ -27,7 +27,7 @@ LOOPBACK = "127.0.0.1"
 ALGORITHM = {"sglang": "EAGLE3", "vllm": "eagle3"}
 VLLM_FLAGS = ("--speculative-config", "-sc", "--spec-method", "--spec-model", "--spec-tokens", "--speculative-config.", "-sc.")
 PER_REQUEST = "--per-request-spec-decode-metrics"
-"""vLLM 0.32.0 does not start with it when nothing speculates (config/vllm.py)."""
+"""vLLM 0.32.0 does not start with it when nothing speculates (config/vllm.py:1664)."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,8 @@ class Template:
                 "the container is started in the background (-d), where it could not be stopped: leave that flag out, and give --rm"
             )
         notes = () if named else (*launch.notes, *(f"The launch line cannot be read in full: {problem}." for problem in launch.problems))
+        if detached:
+            notes += ("A container is asked to end through its `docker run`; one that does not within 20 s must be stopped by hand.",)
         return cls(text, launch, engine, folder, None if drafter is None else str(drafter), notes)
 
     @property

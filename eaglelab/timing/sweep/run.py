@@ -277,9 +277,7 @@ class Sweep:
         began = time.monotonic()
         prompts, options, name = self.prompts.prompts, self.options, run_name(setting, variant)
         shortest = min(prompts, key=lambda p: len(p.token_ids))
-        server = wait_ready(
-            running, shortest, engine=self.template.engine, key=self.key, seconds=options.boot_timeout, timeout=options.timeout
-        )
+        server = wait_ready(running, shortest, engine=self.template.engine, key=self.key, seconds=options.boot_timeout)
         self._same_engine(store, server)
         notes = check_setting(server, setting, options.batches)
         common = {"run": name, "group": variant.name, "env": variant.environment, "flags": variant.flags, "engine": str(server.engine)}

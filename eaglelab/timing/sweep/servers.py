@@ -205,14 +205,13 @@ def wait_ready(
     engine: str | None = None,
     key: str | None = None,
     seconds: float = BOOT_SECONDS,
-    timeout: float = 600.0,
 ) -> Server:
     """The server, when it has answered a first request. Raises SettingFailed where it ends, is another program, or does not within `seconds`."""
     until, said, refused, pause = time.monotonic() + seconds, "", 0, 0.05
     while True:
         running.check()
         try:
-            server = connect(running.url, engine=engine, key=key, timeout=timeout, attempts=1)
+            server = connect(running.url, engine=engine, key=key, timeout=max(1.0, until - time.monotonic()), attempts=1)
             _check_owner(running)
             server.generate(prompt.token_ids, 1)
             return server
