@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from eaglelab.timing.experts import Experts
+
 
 @dataclass(frozen=True)
 class Counts:
@@ -27,16 +29,10 @@ def weights(byte_count: float, matrix_weights: float, tokens: int) -> Counts:
     return Counts(byte_count, 2 * matrix_weights * tokens)
 
 
-def experts(byte_count: float, matrix_weights: float, tokens: int, number: int, chosen: int) -> Counts:
-    """Routed experts of one layer. byte_count, matrix_weights: of all `number` of them; each token goes to `chosen`."""
-    share = distinct_experts(number, chosen, tokens) / number
-    return Counts(byte_count * share, 2 * matrix_weights * chosen / number * tokens)
-
-
-def distinct_experts(number: int, chosen: int, tokens: int) -> float:
-    """Expected distinct experts of `tokens` tokens, each routed to `chosen` of `number` at random: E (1 - (1 - k/E)^T). An upper bound for real
-    routing, whose choices are correlated."""
-    return number * (1 - (1 - chosen / number) ** tokens)
+def experts(byte_count: float, matrix_weights: float, tokens: int, routed: Experts) -> Counts:
+    """Routed experts of one layer. byte_count, matrix_weights: of all of them."""
+    share = routed.distinct(tokens) / routed.total
+    return Counts(byte_count * share, 2 * matrix_weights * routed.per_token / routed.total * tokens)
 
 
 def attention(

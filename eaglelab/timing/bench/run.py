@@ -18,7 +18,7 @@ from eaglelab.timing.bench.clock import FAILURES, Call, Times, failure, free_byt
 from eaglelab.timing.bench.drafter_step import DrafterCalls, extend_counts, kv_shape, step_counts
 from eaglelab.timing.bench.result import EXTEND, HEAD, LAYER, STEP, VERIFY, BenchResult, Point
 from eaglelab.timing.bench.target_model import SHARE_OF_FREE, STD, TargetModel, load_target
-from eaglelab.timing.bench.verify_pass import VerifyPass, has_experts, kv_bytes, latent_channels, routing, verify_counts
+from eaglelab.timing.bench.verify_pass import VerifyPass, kv_bytes, latent_channels, routing, verify_counts
 from eaglelab.timing.errors import TimingError
 
 BATCHES, CONTEXTS, TOKENS, REPEATS = (1, 4, 16), (128, 1024), (1, 2, 3, 4, 8, 16), 20
@@ -225,8 +225,8 @@ def _about_target(target: TargetModel | None) -> dict[str, Any] | None:
     if target is None:
         return None
     about = {"name": target.name, "num_layers": target.num_layers, "layers_in_memory": len(target.in_memory)}
-    number, chosen = routing(target.skeleton.base.config) if has_experts(target) else (0, 0)
-    return about | {"random_weights": target.random_weights, "experts": {"number": number, "chosen": chosen} if number else None}
+    routed = routing(target)
+    return about | {"random_weights": target.random_weights, "experts": routed and {"number": routed.total, "chosen": routed.per_token}}
 
 
 def _about_drafter(given: Any, drafter: Drafter | None, random_weights: bool) -> dict[str, Any] | None:

@@ -13,10 +13,9 @@ from eaglelab.timing.bench import counts
 from eaglelab.timing.bench.counts import Counts
 from eaglelab.timing.bench.fixed_cache import fixed_cache, kept_rows, random_rows
 from eaglelab.timing.bench.target_model import TargetModel, head_of
+from eaglelab.timing.experts import Experts, experts_of
 
 EXPERT = re.compile(r"(^|\.)experts\.")
-NUMBER_KEYS = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
-CHOSEN_KEYS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "num_selected_experts")
 KeysValues = tuple[Tensor, Tensor]
 
 
@@ -68,8 +67,8 @@ def verify_counts(target: TargetModel, batch: int, context: int, tokens: int) ->
         dense = [p for name, p in layer.named_parameters() if not EXPERT.search(name)]
         routed = [p for name, p in layer.named_parameters() if EXPERT.search(name)]
         one += counts.weights(_bytes(dense), _in_matrices(dense), batch * tokens)
-        if routed:
-            one += counts.experts(_bytes(routed), _in_matrices(routed), batch * tokens, *routing(config))
+        if routed:  # all of them where the config does not say how many a token goes to
+            one += counts.experts(_bytes(routed), _in_matrices(routed), batch * tokens, routing(target) or Experts(1, 1))
         total += Counts(len(kind) * one.bytes, len(kind) * one.flops)
         inside |= {id(p) for i in kind for p in skeleton.layers[i].parameters()}
     head = head_of(skeleton)
@@ -89,12 +88,9 @@ def latent_channels(config: Any, kv_shape: tuple[int, int, int]) -> int | None:
     return kv_shape[1] + kv_shape[2] + latent if latent and kv_shape[0] == 1 and latent in kv_shape[1:] else None
 
 
-def routing(config: Any) -> tuple[int, int]:
-    """Routed experts of a layer, and how many a token goes to; (1, 1) where the config does not say: all are counted."""
-    number, chosen = (
-        next((v for k in keys if isinstance(v := getattr(config, k, None), int) and v > 0), 1) for keys in (NUMBER_KEYS, CHOSEN_KEYS)
-    )
-    return (number, min(chosen, number)) if number > 1 else (1, 1)
+def routing(target: TargetModel) -> Experts | None:
+    """Routed experts of a layer; None for a dense target."""
+    return experts_of(target.skeleton.base.config.to_dict()) if has_experts(target) else None
 
 
 def has_experts(target: TargetModel) -> bool:
