@@ -7,8 +7,10 @@ import math
 import random
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +24,7 @@ from eaglelab.timing.errors import TimingError
 from eaglelab.timing.experts import Experts, expected_experts, experts_of
 from eaglelab.timing.intervals import ratio_of_repeats, t95
 from eaglelab.timing.measured import Measured, MeasuredTable, read_measured
-from eaglelab.timing.parts import PartTimes
+from eaglelab.timing.parts import PartTimes, parts_of_trace
 from eaglelab.timing.predict import chain_acceptance, measured_acceptance, predict, recommend
 from eaglelab.timing.setting import Setting
 from eaglelab.timing.step_time import Collectives, fit, leave_one_out
@@ -204,7 +206,7 @@ def test_the_fit_finds_a_closed_form_again(experts):
 
 def test_intervals_cover_what_is_true():
     wanted = [(2, Setting(2)), (8, Setting(5, 4, 16))]
-    terms, times, runs = 0, 0, 50
+    terms, times, runs = 0, 0, 30
     for seed in range(runs):
         model = fit(table_of(noise=0.05, seed=seed), seed=seed)
         terms += sum(t.interval[0] <= TRUE[t.name] <= t.interval[1] for t in model.terms)
@@ -346,7 +348,7 @@ def test_chain_acceptance():
 
 
 @given(st.lists(st.floats(0, 1), min_size=9, max_size=9), st.sets(st.integers(1, 8), min_size=1))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_bounds_between_measured_chains_hold_for_every_drafter(rates, ran):
     joint = sorted(rates, reverse=True)
     lengths = [1 + sum(joint[:k]) for k in range(10)]
@@ -470,6 +472,23 @@ def test_parts_of_a_cycle():
             replace(parts, **bad)
 
 
+def test_parts_of_a_trace():
+    columns = {"batch": [1, 4], "cycles": [10, 3], "wall_ms": [20.0, 40.0], "verify_ms": [14.0, 30.0], "draft_ms": [3.0, 4.0]}
+    outside = pd.DataFrame({"kind": ["prefill", "decode"], "batch": [4, 4], "median_ms": [99.0, 12.0]})
+    report = SimpleNamespace(by_batch=lambda: pd.DataFrame(columns), outside=outside)
+    assert parts_of_trace(report, 1, Setting(3)) == PartTimes(1, {4: 14.0}, 1.5, 3.0)
+    both = parts_of_trace(report, 4, Setting(3))
+    assert both == PartTimes(4, {4: 30.0, 1: 12.0}, 2.0, 6.0)
+    assert both.predict(4, Setting(3)).ms == 40.0  # the cycle itself
+    with pytest.raises(
+        TimingError, match="no speculative cycle at batch 2 in this trace, expected one of the batch sizes that it holds: 1, 4"
+    ):
+        parts_of_trace(report, 2, Setting(3))
+    columns["verify_ms"][0] = 0.0
+    with pytest.raises(TimingError, match="no time in verify"):
+        parts_of_trace(report, 1, Setting(3))
+
+
 # -- what if ------------------------------------------------------------------------------------------------------------------------------------
 
 CYCLE = Cycle(1, 2, 2.05, verify_ms=19.0, draft_ms=0.6, rest_ms=0.4, baseline_ms=10.0)
@@ -576,6 +595,29 @@ def test_numbers_in_place_of_a_table(run):
     assert (code, round(data["rows"][0]["r"], 2)) == (0, 2.96)
     assert round(run("--numbers", 54.8, 1.8, 90, "--no-bonus")[1]["rows"][0]["r"], 2) == 4.60
     assert "breaks even at accept length 2.96" in run("--numbers", 54.8, 1.8, 90, text=True)[1]
+
+
+def test_a_cases_drafter_tells_what_was_not_run(run, tmp_path, monkeypatch):
+    """The command's part; the replay itself is tested where it lives."""
+    asked = {}
+
+    def case(path, **options):
+        asked.update(options, path=path)
+        return "a case"
+
+    def replayed(inv):
+        assert inv == "a case"
+        return chain_acceptance([0.9, 0.8, 0.7, 0.6, 0.5], source="the drafter alone")
+
+    monkeypatch.setattr("eaglelab.investigation.Investigation", case)
+    monkeypatch.setattr("eaglelab.timing.acceptance.ReplayedAcceptance", replayed)
+    table = tmp_path / "table.csv"
+    table.write_text("batch,steps,tok_s,accept_length\n1,0,100,\n1,1,150,1.9\n1,5,180,4.5\n1,6,170,4.9\n")
+    code, data = run(table, "--case", "somewhere", "--max-samples", 4, "--device", "cpu")
+    assert code == 0
+    assert (asked["path"], asked["max_samples"], asked["device"]) == ("somewhere", 4, "cpu")
+    told = {o["name"]: o["accept_length"] for o in data["recommendations"][0]["outlooks"] if o["source"] == "predicted"}
+    assert told == {"2-1-3": pytest.approx(2.7), "3-1-4": pytest.approx(3.4), "4-1-5": pytest.approx(4.0)}
 
 
 def test_files_of_baseline_and_speculation_together(run, tmp_path):
