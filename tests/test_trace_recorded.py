@@ -23,7 +23,7 @@ VERIFYING = {  # passes of requests that the server counted while the profiler r
     "sglang-0.5.23-chain-b1": 14,
     "sglang-0.5.23-chain-b4": 53,
 }
-PLAIN = ("vllm-0.32.0-plain-b2",)
+PLAIN = ("vllm-0.32.0-plain-b2", "sglang-0.5.23-plain-b2")
 
 
 @cache
@@ -163,6 +163,15 @@ def test_sglangs_device_timer_tells_the_same_seconds_by_another_clock(name):
     assert any("no `eagle_draft_extend`" in note for note in told.notes)
 
 
+def test_sglangs_device_timer_books_plain_decoding_as_decode():
+    name = "sglang-0.5.23-plain-b2"
+    told = read_timers(TRACES / f"{name}.metrics.txt")
+    assert set(told.seconds) == {Phase.PREFILL, Phase.DECODE}
+    assert told.seconds[Phase.DECODE] == pytest.approx(
+        duration([e for e in spans(name) if e["name"].startswith("step[DECODE")]) / 1e3, rel=0.05
+    )
+
+
 def test_the_shipped_trace_is_the_spans_of_a_recording():
     whole, alone = report("vllm-0.32.0-chain-b4"), report("shipped")
     assert list(alone.cycles.batch) == list(whole.cycles.batch)
@@ -176,7 +185,7 @@ def test_plain_decoding_has_no_cycles_and_says_what_it_has(name):
     assert not found.speculative
     assert len(found.cycles) == 0
     decode = found.outside.set_index("kind").loc[["decode"]]
-    assert decode["count"].sum() == {"vllm-0.32.0-plain-b2": 7}[name]
+    assert decode["count"].sum() == 7  # 8 tokens, the first with the prefill
     assert any("no speculative cycle" in note for note in found.notes)
     assert "no speculative cycle" in found.summary
 
