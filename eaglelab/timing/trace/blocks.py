@@ -69,7 +69,8 @@ class Blocks:
             try:
                 part = unpack.decompress(packed, self.size)
             except zlib.error as error:
-                self.broken = f"the gzip is damaged ({str(error).removeprefix('Error -3 while decompressing data: ')})"
+                wrong = "data check" in str(error) or "length check" in str(error)  # found at the end only
+                self.broken = "the gzip is damaged" + (", its check sum is another one: what was read may be wrong" if wrong else "")
                 parts.append(_salvaged(before, packed))
                 break
             parts.append(part)

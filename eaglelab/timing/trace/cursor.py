@@ -91,12 +91,12 @@ class Cursor:
             elif len(self.data) - self.at > LARGEST:
                 raise TooLarge
             elif len(text) == len(self.data) - self.at and not self.more():
-                if balanced(self.data, self.at) is None:
+                if balanced(self.data, self.at, len(self.data)) is None:
                     raise CutOff
                 return self._mended()
 
     def _mended(self) -> tuple[Any, bytes]:
-        end = balanced(self.data, self.at)
+        end = balanced(self.data, self.at, self.at + WINDOW)
         raw = self.data[self.at : end] if end else b""
         try:
             value = decoded(raw)
@@ -125,13 +125,13 @@ def decoded(raw: bytes) -> Any:
         raise BadValue(str(error)[:100]) from None
 
 
-def balanced(data: bytes, at: int) -> int | None:
-    """Where the value at `at` ends by its brackets, strings minded; None where it does not end in `data`."""
+def balanced(data: bytes, at: int, last: int) -> int | None:
+    """Where the value at `at` ends by its brackets, strings minded; None where it does not end before `last`."""
     if data[at : at + 1] not in (b"{", b"["):
-        found = AFTER_SCALAR.search(data, at + 1)
+        found = AFTER_SCALAR.search(data, at + 1, last)
         return found.start() if found else None
     depth = 0
-    for token in TOKEN.finditer(data, at):
+    for token in TOKEN.finditer(data, at, last):
         sign = data[token.start()]
         if sign in b"{[":
             depth += 1

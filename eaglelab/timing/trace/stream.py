@@ -231,13 +231,15 @@ class _Reading:
     def _past_bad(self, error: BadValue) -> bool:
         """Step over an event that is no JSON: to where its brackets close, or to the next border, whichever comes first."""
         cursor, start = self.cursor, self.cursor.at
-        while (found := NEXT.search(cursor.data, start)) is None and error.end is None:
+        last = len(cursor.data) if error.end is None else error.end
+        while (found := NEXT.search(cursor.data, start, last)) is None and error.end is None:
             if len(cursor.data) - cursor.at > LARGEST:
                 raise TooLarge
             start = max(0, len(cursor.data) - cursor.at - 256)
             if not cursor.more():
                 return False
-        cursor.at = min(error.end or len(cursor.data), found.start(1) if found else len(cursor.data))
+            last = len(cursor.data)
+        cursor.at = found.start(1) if found else error.end
         self._first("is no JSON")
         self.file.events_seen += 1
         self.counts["what stands there is no JSON"] += 1
