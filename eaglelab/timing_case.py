@@ -5,6 +5,7 @@ The checks, notebooks 06 and 07 and the CLI read from here. Only accept lengths 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -86,19 +87,19 @@ class TimingCase:
     @cached_property
     def trace(self) -> TraceReport:
         """`[timing] trace`: a file, or a folder with one a rank."""
-        from eaglelab.timing.trace import read_trace
-
         if self.inv.case.timing.trace is None:
             raise NotGiven("a profiler trace", TRACE)
+        from eaglelab.timing.trace import read_trace
+
         return read_trace(self.inv.case.timing.trace)
 
     @cached_property
     def timers(self) -> TimerSplit:
         """`[timing] metrics`: scrapes of /metrics."""
-        from eaglelab.timing.timers import read_timers
-
         if self.inv.case.timing.metrics is None:
             raise NotGiven("two scrapes of the server's metrics", METRICS)
+        from eaglelab.timing.timers import read_timers
+
         return read_timers(self.inv.case.timing.metrics)
 
     def phase_table(self) -> pd.DataFrame:
@@ -127,12 +128,15 @@ class TimingCase:
             if batch not in decode.index:
                 continue
             verify, tokens = float(found[COLUMNS[Phase.VERIFY]].median()), float(found["verified"].median())
+            if tokens != tokens and self.setting is not None:  # SGLang's spans tell the batch alone
+                tokens = self.setting.verified
             if verify > 0 and tokens == tokens:
                 rows.append((int(batch), round(tokens), verify, float(decode[batch]), verify / float(decode[batch])))
         if not rows:
             raise NotGiven(
                 "plain decode steps beside the verify passes",
-                "record a trace of the same server without speculation too, in the same folder; or measure both with `eaglelab bench CASE`",
+                "record a trace of the same server without speculation too, in the same folder (and give `[engine] launch`, which says how many tokens are "
+                "verified); or measure both with `eaglelab bench CASE`",
             )
         return pd.DataFrame(rows, columns=["batch", "tokens", "verify_ms", "decode_ms", "ratio"])
 
@@ -141,10 +145,10 @@ class TimingCase:
     @cached_property
     def measured(self) -> MeasuredTable:
         """`[timing] table`."""
-        from eaglelab.timing.measured import read_measured
-
         if self.inv.case.timing.table is None:
             raise NotGiven("measured throughputs of settings", TABLE)
+        from eaglelab.timing.measured import read_measured
+
         return read_measured(self.inv.case.timing.table, setting=self.setting)
 
     @cached_property
@@ -263,11 +267,9 @@ class TimingCase:
                 continue
             best = max(told, key=lambda row: row.speedup)
             cycle = what_if.Cycle.of_row(best, verify, draft)
-            ifs = [
-                what_if.verify_faster(cycle, verify_faster),
-                what_if.verify_faster(cycle, verify_faster, shared=True),
-                what_if.accept_longer(cycle, accept_longer),
-            ]
+            ifs = [what_if.verify_faster(cycle, verify_faster), what_if.accept_longer(cycle, accept_longer)]
+            with suppress(TimingError):  # more is saved than a pass without speculation takes: it cannot all be shared
+                ifs.insert(1, what_if.verify_faster(cycle, verify_faster, shared=True))
             if draft and self.inv.drafter_config is not None:
                 ifs.append(what_if.smaller_vocabulary(cycle, what_if.lm_head_share(self.inv.drafter_config)))
             for one in ifs:
