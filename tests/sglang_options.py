@@ -1,12 +1,14 @@
 """The options that a version of SGLang takes on its command line, read out of its published wheel. Nothing of the wheel runs."""
 
 import ast
+from functools import lru_cache
 
 from engine_wheels import published
 
 from eaglelab.engines.source.archive import open_source
 
 
+@lru_cache
 def options(version: str) -> set[str]:
     """Without dashes: of `parser.add_argument("--…")`, and in newer versions of the annotated fields of ServerArgs."""
     source = open_source("sglang", published(version))

@@ -4,6 +4,8 @@ Nothing else of the wheel runs: what it imports from sglang is a stand-in too, b
 defaults that the wheel declares, `page_size` 1 and `device` cuda, as they are when that code is reached.
 """
 
+import __future__
+
 import ast
 import builtins
 import json
@@ -11,6 +13,7 @@ import logging
 import os
 import shlex
 import types
+from functools import lru_cache
 from pathlib import Path
 
 from engine_wheels import published
@@ -52,6 +55,7 @@ def resolved(version: str, line: str, architecture: str, folder: Path) -> dict:
     }
 
 
+@lru_cache
 def _algorithms(version: str):
     """The choices of --speculative-algorithm, None with them; everything where the parser has none."""
     for node in ast.walk(open_source("sglang", published(version)).tree("srt/server_args.py")):
@@ -100,6 +104,7 @@ class Args(types.SimpleNamespace):
         return types.SimpleNamespace(hf_config=self._config)
 
 
+@lru_cache
 def _defaults(version: str) -> dict:
     """Literal defaults of the fields of ServerArgs, wherever the version keeps them; None for the others."""
     source = open_source("sglang", published(version))
@@ -149,6 +154,25 @@ def _define(functions: list[ast.FunctionDef], names: dict) -> None:
     exec(compile(ast.fix_missing_locations(ast.Module(functions, [])), "cut out of SGLang", "exec"), names)
 
 
+@lru_cache
+def _code(source, path: str):
+    """A module's code; its annotations name what is not here, and are left as text."""
+    return compile(source.text(path), path, "exec", flags=__future__.annotations.compiler_flag, dont_inherit=True)
+
+
+@lru_cache
+def _variables(source) -> dict:
+    """SGLang's environment variables and the defaults that its environ.py declares."""
+    found = {}
+    for node in ast.walk(source.tree("srt/environ.py")):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.targets[0], ast.Name):
+            try:
+                found[node.targets[0].id] = ast.literal_eval(node.value.args[0]) if node.value.args else None
+            except ValueError:
+                continue
+    return found
+
+
 class World:
     """The names that the cut-out code finds."""
 
@@ -172,8 +196,7 @@ class World:
     def module(self, path: str) -> dict:
         if path not in self.modules:
             self.modules[path] = names = self.names()
-            tree = self.source.tree(path)
-            exec(compile(ast.unparse(tree), path, "exec", flags=__import__("__future__").annotations.compiler_flag), names)
+            exec(_code(self.source, path), names)
         return self.modules[path]
 
     def imported(self, name: str, globals=None, locals=None, fromlist=(), level=0):
@@ -199,12 +222,9 @@ class Variables:
 
     def __getattr__(self, name: str):
         world = self._world
-        for node in ast.walk(world.source.tree("srt/environ.py")):
-            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == name:
-                default = ast.literal_eval(node.value.args[0]) if node.value.args else None
-                break
-        else:
+        if name not in _variables(world.source):
             raise AttributeError(name)
+        default = _variables(world.source)[name]
         value = world.variables.get(name)
         if value is None:
             return types.SimpleNamespace(get=lambda: default)

@@ -54,7 +54,8 @@ def edit_tensors(case, change):
 def test_two_configs_a_launch_line_and_an_engine_are_enough(world, tmp_path):
     """No dump, no weights: the boundaries fed come out, and every other check says what it would need."""
     (tmp_path / "served.json").write_text(json.dumps(draft_config([-1, 2, 4])))
-    launch = "python -m sglang.launch_server --model-path t --speculative-algorithm EAGLE3 --speculative-num-steps 5"
+    launch = "python -m sglang.launch_server --model-path t --speculative-algorithm EAGLE3 --speculative-draft-model-path d "
+    launch += "--speculative-num-steps 5 --speculative-eagle-topk 1 --speculative-num-draft-tokens 6"
     engine = {"version": "0.5.23", "name": "sglang", "launch": launch, "draft_config": "served.json"}
     case = write_case(tmp_path, {"target": {"config": world.folder / "config.json"}, "engine": engine})
     by_id, said, inv = look(case)
@@ -62,7 +63,7 @@ def test_two_configs_a_launch_line_and_an_engine_are_enough(world, tmp_path):
     assert by_id["wiring.engine"].status is PASS
     absent = {i: f for i, f in by_id.items() if f.status is NOT_GIVEN}
     served = {c.id for c in CHECKS if c.id.startswith("served.")} - {"served.acceptance"}  # one finding says that nothing served is given
-    assert set(absent) == {c.id for c in CHECKS} - {"wiring.engine", "wiring.versions", "config", "wiring.claims"} - served
+    assert set(absent) == {c.id for c in CHECKS} - {"wiring.engine", "wiring.versions", "config", "wiring.claims", "flags"} - served
     assert "[dump] path" in absent["dump.health"].next
     assert absent["dump.health"].title == "Are the dump's files whole? Not given: a dump"
     assert "[drafter] path" in absent["drafter.complete"].next

@@ -45,7 +45,10 @@ def settings(found) -> str:
         if name != "starts" and value is not None:
             asked = found.given.get(name)
             parts.append(f"{name} {value}" + (f" (asked: {asked})" if asked not in (None, value) else ""))
-    return ("" if found.effective["starts"] else "does not start; ") + (", ".join(parts) or "no speculation")
+    starts = found.effective["starts"]
+    return ("does not start; " if starts is False else "") + (
+        ", ".join(parts) or ("nothing is known" if starts is None else "no speculation")
+    )
 
 
 def inputs(args: argparse.Namespace):

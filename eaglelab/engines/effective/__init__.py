@@ -25,7 +25,8 @@ class FlagAudit:
     """As asked, by the names of `effective`, None where not asked; `flags` and `env` hold the line's own words."""
     effective: dict[str, Any]
     """As the engine has it: `num_steps`, `eagle_topk`, `num_draft_tokens` (nodes of a verify pass, the root included), `algorithm`,
-    `max_running_requests`, `cuda_graph_max_bs`, …; None: not known without the machine, or no such thing. `starts`: whether it starts."""
+    `max_running_requests`, `cuda_graph_max_bs`, …; None: not known without the machine, or no such thing. `starts`: whether any rule that
+    was read refuses the line; None where it says nothing about this engine."""
     findings: tuple[Finding, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
@@ -53,6 +54,8 @@ def audit(
     if engine.name not in READERS:
         raise ValueError(f"got {engine.title}, expected an engine that serves: {', '.join(READERS)}")
     given, effective, found = READERS[engine.name](launch, engine, target_config, draft_config, running)
+    if not _about(launch, engine):
+        effective, found = dict.fromkeys(effective), []
     findings = [*_line(launch, engine), *found]
     if not any(f.status in (Status.FAIL, Status.CANNOT_TELL) for f in findings):
         findings.append(_nothing(engine, effective))
@@ -60,6 +63,11 @@ def audit(
 
 
 READERS = {"sglang": on_sglang.read, "vllm": on_vllm.read}
+
+
+def _about(launch: Launch, engine: Engine) -> bool:
+    """Whether the line says anything about the engine: bare flags without a program count as its own."""
+    return launch.engine == engine.name or (launch.engine is None and bool(launch.given))
 
 
 def _line(launch: Launch, engine: Engine) -> list[Finding]:
@@ -76,9 +84,12 @@ def _line(launch: Launch, engine: Engine) -> list[Finding]:
                 next=f"Give --engine {launch.engine} with its version, or {engine.title}'s own line.",
             )
         )
-    bad_numbers = [p for p in launch.problems if " on the launch line is " in p]  # said again below, by what the engine makes of them
-    problems = [p for p in launch.problems if p not in bad_numbers]
-    if problems or (launch.engine is None and not launch.given):
+    # Numbers that are none are said again below, by what the engine makes of them.
+    problems = [p for p in launch.problems if " on the launch line is " not in p]
+    if launch.engine is None and launch.given:
+        problems = [p for p in problems if "names no server" not in p]
+        problems.append(f"it starts no server that is known here; its flags are taken for those of {engine.title}")
+    if problems or launch.engine is None:
         found.append(
             Finding(
                 "flags.line",

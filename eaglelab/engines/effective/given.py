@@ -13,15 +13,18 @@ from eaglelab.engines.shell import Raw
 from .options import Meaning, meaning
 
 ONE_NAME = {
-    "speculative_algo": "speculative_algorithm",
-    "speculative_draft_model": "speculative_draft_model_path",
-    "model": "model_path",
-    "tensor_parallel_size": "tp_size",
-    "pipeline_parallel_size": "pp_size",
-    "data_parallel_size": "dp_size",
-    "attention_data_parallel_size": "attn_dp_size",
+    "sglang": {
+        "speculative_algo": "speculative_algorithm",
+        "speculative_draft_model": "speculative_draft_model_path",
+        "model": "model_path",
+        "tensor_parallel_size": "tp_size",
+        "pipeline_parallel_size": "pp_size",
+        "data_parallel_size": "dp_size",
+        "attention_data_parallel_size": "attn_dp_size",
+    },
+    "vllm": {"tp": "tensor_parallel_size", "cc": "compilation_config", "sc": "speculative_config"},
 }
-"""Other spellings of SGLang's options."""
+"""Other spellings of an option, by engine."""
 OFF = ("0", "false", "no", "n", "")
 
 
@@ -32,14 +35,18 @@ class Given:
         self.launch = launch
         self.known = known
         in_python = not launch.program and bool(launch.given)
-        self.meanings: dict[str, Meaning] = {name: Meaning(name) if in_python else meaning(name, known) for name in launch.given}
-        """Each flag as written -> what it means."""
+        one_dash = {word[1:].partition("=")[0].replace("-", "_") for word in launch.arguments if word[:1] == "-" != word[1:2]}
+        self.meanings: dict[str, Meaning] = {
+            name: Meaning(name) if in_python or name in one_dash else meaning(name, known) for name in launch.given
+        }
+        """Each flag as written -> what it means. Words with one dash (`-tp`) are not looked up."""
         self.flags: dict[str, Any] = {}
         """Options in full, one spelling each -> the value as written."""
+        names = ONE_NAME.get(launch.engine or "sglang", {})
         for name, value in launch.given.items():
             found = self.meanings[name].name
             if found is not None:
-                self.flags[ONE_NAME.get(found, found) if launch.engine == "sglang" else found] = value
+                self.flags[names.get(found, found)] = value
         self.refused: dict[str, str] = {}
         """Option -> why the parser stops at its value."""
         self.unknown: list[str] = []

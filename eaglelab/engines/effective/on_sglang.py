@@ -121,7 +121,12 @@ def _version(s: Line, near: tuple[str, ...]) -> Iterator[Finding]:
         return
     other = [resolve(Given(s.given.launch, options.options(s.engine, v)), Rules(v), s.architecture) for v in near[1:]]
     differ = sorted(k for r in other for k in r.values if r.values[k] != s.values[k] or bool(r.stop) != bool(s.resolved.stop))
-    if not other or differ:
+    if other and not differ:
+        title = f"{s.title} was not read: {near[0]} and {near[1]}, which were, make the same of the line"
+        yield Finding(
+            "flags.version", title, Status.PASS, f"engine {s.engine}", "What lies between two versions that agree is taken to agree."
+        )
+    else:
         yield s.ask(
             "version",
             f"{s.title} was not read: the rules of {near[0]} are taken"
@@ -152,7 +157,11 @@ def unknown_options(s: Line) -> Iterator[Finding]:
             None,
             f"{option(written)} {s.given.launch.given[written]}"[:120],
             f"All options of SGLang {s.rules.version} were looked up in its wheel; its parser stops at a word that is none of them",
-            f"Write {close}." if close else "Leave it out, or serve with the version that has it.",
+            f"Write {close}."
+            if close
+            else "Write it in full."
+            if meant.could_be
+            else "Leave it out, or serve with the version that has it.",
         )
 
 
@@ -281,9 +290,8 @@ def draft_model(s: Line) -> Iterator[Finding]:
 
 def untold(s: Line) -> Iterator[Finding]:
     if s.resolved.open and not s.given.unknown and not s.given.refused:
-        yield s.ask(
-            "chain", f"Steps, top-k and draft tokens cannot be told: {s.resolved.open}", None, _chain(s), "See the title", "Give all three."
-        )
+        title = f"Steps, top-k and draft tokens cannot be told: {s.resolved.open}"
+        yield s.ask("chain", title, None, _chain(s), "They are left open in the effective settings", "Give all three.")
 
 
 def draft_tokens(s: Line) -> Iterator[Finding]:

@@ -33,7 +33,16 @@ KEYS = (
     "rejection_sample_method",
     "draft_sample_method",
 )
-REFUSALS = ("flags.unknown", "flags.value", "flags.keys", "flags.draft_tp", "flags.steps", "flags.algorithm_name", "flags.synthetic")
+REFUSALS = (
+    "flags.unknown",
+    "flags.value",
+    "flags.keys",
+    "flags.draft_tp",
+    "flags.steps",
+    "flags.algorithm_name",
+    "flags.synthetic",
+    "flags.sampling",
+)
 SYNTHETIC = ("synthetic_acceptance_rates", "synthetic_acceptance_length")
 
 
@@ -124,7 +133,7 @@ def _values(given: Given, settings: Mapping[str, Any], drafter: Mapping[str, Any
     v["num_draft_tokens"] = None if v["num_steps"] is None else v["num_steps"] + 1
     v["rejection_sample_method"] = settings.get("rejection_sample_method", "standard")
     v["draft_sample_method"] = settings.get("draft_sample_method", "greedy")
-    tp = given.whole("tensor_parallel_size", "tp") or 1
+    tp = given.whole("tensor_parallel_size") or 1
     v["draft_tensor_parallel_size"] = whole(settings.get("draft_tensor_parallel_size")) or tp
     overlapped = method in table()["vllm"]["overlapped"] and settings.get("disable_padded_drafter_batch") not in (True, "true", "True")
     v["overlap_schedule"] = overlapped and not given.switch("no_async_scheduling")
@@ -146,7 +155,7 @@ def _speculators_steps(drafter: Mapping[str, Any] | None) -> int | None:
 def _graph_sizes(given: Given) -> list[int] | None:
     """Sizes of captured batches in tokens, as far as the line sets them."""
     sizes, top = given.sizes("cudagraph_capture_sizes"), given.whole("max_cudagraph_capture_size")
-    config = given.mapping("compilation_config") or given.mapping("cc") or {}
+    config = given.mapping("compilation_config") or {}
     inner = config.get("cudagraph_capture_sizes")
     mode = str(config.get("cudagraph_mode", "")).upper()
     if mode == "NONE":
@@ -169,11 +178,9 @@ def _version(engine: Engine, version: str) -> Iterator[Finding]:
 def unknown_options(s: Line) -> Iterator[Finding]:
     if s.given.known is None:
         return
-    short = {word.lstrip("-").partition("=")[0].partition(".")[0] for word in s.given.launch.arguments if word[:1] == "-" != word[1:2]}
     removed = table()["vllm"]["removed_options"]
     for written, meant in s.given.meanings.items():
-        plain = written.removeprefix("no_").removeprefix("no-")
-        if meant.name is not None or written in short or options.meaning(plain, s.given.known).name is not None:
+        if meant.name is not None:
             continue
         instead = removed.get(written) or options.nearest(written, s.given.known)
         evidence = "All options of vLLM 0.32.0 were looked up; its parser stops at a word that is none of them"
@@ -230,10 +237,8 @@ def algorithm(s: Line) -> Iterator[Finding]:
     """A method that is unknown, or not the drafter's: vLLM captures layers for eagle3 alone."""
     method = s.values["algorithm"]
     if method is None:
-        if s.given.has("speculative_config", "sc"):
-            return
-        written = [n for n in s.given.launch.given if n.startswith(("spec", "num_spec"))]
-        if written:
+        written = [n for n in s.given.launch.given if n.startswith("spec") and n not in table()["vllm"]["removed_options"]]
+        if written and not s.given.has("speculative_config"):  # one that is no JSON is said elsewhere
             title = f"{s.engine.title} serves without speculation: no --speculative-config is read off the line"
             yield s.fail(
                 "off", title, ", ".join(written), "Nothing else turns it on", 'Write --speculative-config \'{"method": "eagle3", …}\'.'
@@ -293,11 +298,18 @@ def steps(s: Line) -> Iterator[Finding]:
 
 
 def draft_parallel(s: Line) -> Iterator[Finding]:
-    own, whole_ = whole(s.settings.get("draft_tensor_parallel_size")), s.given.whole("tensor_parallel_size", "tp") or 1
+    own, whole_ = whole(s.settings.get("draft_tensor_parallel_size")), s.given.whole("tensor_parallel_size") or 1
     if own is not None and own not in (1, whole_):
         title = f"{s.engine.title} does not start: draft_tensor_parallel_size {own} is neither 1 nor the target's {whole_}"
         claim = f"draft_tensor_parallel_size = {own}, --tensor-parallel-size {whole_}"
-        yield s.fail("draft_tp", title, claim, "A ValueError says so", f"Write 1 or {whole_}.", "config/speculative.py:1712-1743")
+        yield s.fail(
+            "draft_tp",
+            title,
+            claim,
+            "A ValueError says so",
+            f"Write 1{f' or {whole_}' if whole_ > 1 else ''}.",
+            "config/speculative.py:1712-1743",
+        )
 
 
 def synthetic(s: Line) -> Iterator[Finding]:
@@ -324,6 +336,28 @@ def synthetic(s: Line) -> Iterator[Finding]:
             "A ValueError says so",
             then,
             "config/speculative.py:1838-1849",
+        )
+
+
+def sampling(s: Line) -> Iterator[Finding]:
+    """Names that the two sampling keys do not take, and synthetic acceptance without its rates."""
+    for key, names in table()["vllm"]["sampling"].items():
+        value = s.values[key]
+        if value is not None and not isinstance(value, Raw) and value not in names:
+            title = f"{s.engine.title} does not start: {key} is {value!r}"
+            read = "config/speculative.py:89-90"
+            yield s.fail(
+                "sampling", title, f"{key} = {value!r}", f"It takes {', '.join(names)}", f"Write {names[0]}, or leave it out.", read
+            )
+    if s.values["rejection_sample_method"] == "synthetic" and len([key for key in SYNTHETIC if key in s.settings]) != 1:
+        title = f"{s.engine.title} does not start: synthetic acceptance takes one of {' and '.join(SYNTHETIC)}"
+        yield s.fail(
+            "synthetic",
+            title,
+            "rejection_sample_method = 'synthetic'",
+            "A ValueError says so",
+            "Leave all of it out.",
+            "config/speculative.py:559-566",
         )
 
 
@@ -415,6 +449,7 @@ CHECKS = (
     steps,
     draft_parallel,
     synthetic,
+    sampling,
     graphs,
     running_requests,
     padded,

@@ -46,7 +46,7 @@ def meaning(written: str, known: frozenset[str] | None) -> Meaning:
     if known is None:
         return Meaning(written)
     name = written.partition(".")[0].replace("_", "-")
-    if name in known:
+    if name in known or name.removeprefix("no-") in known:
         return Meaning(written)
     longer = sorted(n for n in known if n.startswith(name))
     if len(longer) == 1:

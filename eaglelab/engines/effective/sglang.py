@@ -186,9 +186,9 @@ def _family(given: Given, rules: Rules, architecture: str | None, found: Resolve
     if topk is None and rules.get("steps_need_topk"):
         raise Stops(
             "chain",
-            f"--speculative-num-steps {steps} without --speculative-eagle-topk: SGLang {rules.version} compares None with 1",
+            f"--speculative-num-steps {steps} without --speculative-eagle-topk, which then has no default",
             "TypeError",
-            rules.read("steps_need_topk"),
+            f"{rules.read('steps_need_topk')}: None is compared with 1",
             f"Give all three: --speculative-num-steps {steps} --speculative-eagle-topk 1 --speculative-num-draft-tokens {steps + 1}.",
         )
     _rejection(given, rules, v, topk)
@@ -208,7 +208,7 @@ def _defaults(given: Given, rules: Rules, architecture: str | None, found: Resol
         told = [f"--{name.replace('_', '-')}" for name in CHAIN[1:] if given.has(name)]
         raise Stops(
             "chain",
-            f"{' and '.join(told)} without --speculative-num-steps: SGLang {rules.version} takes all three or none",
+            f"{' and '.join(told)} without --speculative-num-steps: it is all three or none",
             "AssertionError",
             f"{rules.read('all_or_none')}: an assertion without a text",
             f"Add --speculative-num-steps{f' {tokens - 1}' if tokens and topk in (None, 1) and tokens > 1 else ''}.",
