@@ -91,7 +91,7 @@ def _draft(result: BenchResult, batch: int, context: int) -> list[str]:
     lines = [line + "."]
     extends = [p for p in result.points if (p.what, p.batch, p.context) == (EXTEND, batch, context) and p.ms and p.tokens > 1]
     if extends:
-        lines.append("  The extend takes " + ", ".join(f"{p.spread.median:.3g} ms over {p.tokens}" for p in extends) + " rows a request.")
+        lines.append("  The extend takes " + ", ".join(f"{p.spread.median:.4g} ms over {p.tokens}" for p in extends) + " rows a request.")
     return lines
 
 
@@ -106,7 +106,7 @@ def _limit(result: BenchResult, point: Point) -> str:
 
 
 def _ms(spread: Spread) -> str:
-    return f"{spread.median:.3g} ms ({spread.low:.3g} to {spread.high:.3g})"
+    return f"{spread.median:.4g} ms ({spread.low:.4g} to {spread.high:.4g})"
 
 
 def _ratio(spread: Spread) -> str:
