@@ -110,6 +110,11 @@ class CachedTarget:
         cache = {self._cache_argument: self._cache}
         states = self._skeleton.base(input_ids=token_ids[None], use_cache=True, **cache).last_hidden_state[0]  # [R, H]
         self.filled += len(token_ids)
+        if self._cache.get_seq_length() != self.filled:
+            raise TimingError(
+                f"{self.path.name}: its cache holds {self._cache.get_seq_length()} tokens after {self.filled} were run, so this model keeps its "
+                "past otherwise than transformers' decoders do. This loop does not run such a target; measure with an engine"
+            )
         logits = F.linear(states[-1:] if last else states, self._head, self._head_bias)
         captured, self._captured = self._captured | {FINAL: states}, {}
         return logits, [captured[b] for b in wiring]
