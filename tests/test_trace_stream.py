@@ -547,6 +547,27 @@ def test_a_cut_gzip_gives_what_it_holds(tmp_path):
         read(path)
 
 
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 2**32), block=st.sampled_from((1, 100, 1 << 20)), packed=st.booleans())
+def test_damaged_files_end_in_events_and_notes_or_in_the_room_s_error(tmp_path_factory, seed, block, packed):
+    draw = random.Random(seed)
+    data = bytearray(gzip.compress(KINETO.encode()) if packed else KINETO.encode())
+    for _ in range(draw.randrange(1, 4)):
+        at, length = draw.randrange(len(data)), draw.randrange(1, 30)
+        data[at : at + length] = draw.choice(
+            (b"", b'"', b"{", b"]", b"\\", b"\0", bytes(draw.randrange(256) for _ in range(length)), data[:length])
+        )
+    path = tmp_path_factory.getbasetemp() / "damaged"
+    path.write_bytes(data)
+    try:
+        events, file = read(path, block=block)
+    except TimingError as error:
+        assert str(path) in str(error)  # noqa: PT017
+    else:
+        assert len(events) == file.kept <= file.events_seen
+        assert all(isinstance(e.args, dict) and math.isfinite(e.ts) and e.dur >= 0 for e in events)
+
+
 def test_gzip_of_several_members_padding_and_a_wrong_name(tmp_path):
     data = KINETO.encode()
     path = tmp_path / "t.json"
