@@ -2,7 +2,9 @@
 
 import json
 import math
+import random
 
+import pandas as pd
 import pytest
 import trace_builder as tb
 from hypothesis import given, settings
@@ -12,7 +14,7 @@ from trace_builder import ALL_REDUCE, GEMM, MAIN, PERIOD, TraceBuilder, era_trac
 from eaglelab.cli import main
 from eaglelab.timing.errors import TimingError
 from eaglelab.timing.phases import COLUMNS, Phase
-from eaglelab.timing.trace import kernels, read_trace
+from eaglelab.timing.trace import cycles, kernels, read_trace
 from eaglelab.timing.trace.spans import rule_of, rules
 
 TOLERANCE = 1e-6  # ms
@@ -114,6 +116,7 @@ def test_vllm_without_scopes_is_told_by_kernels_that_only_drafting_runs(read):
     report = read(b)
     assert len(report.cycles) == 3
     close(totals(report), expected(3, {"verify": 80, "sampling": 11, "draft": 32}, gap=42) | {"host_gap_ms": 3 * 0.042})
+    assert any("VLLM_CUSTOM_SCOPES_FOR_PROFILING=1" in note for note in report.notes)
 
 
 def test_vllm_without_scopes_and_without_such_kernels_stays_unattributed(read):
@@ -124,6 +127,23 @@ def test_vllm_without_scopes_and_without_such_kernels_stays_unattributed(read):
         b.launch(t + 10, GEMM, t + 20, 80)
         b.launch(t + 100, GEMM, t + 110, 30)
     close(totals(read(b)), expected(3, {"verify": 80, "unattributed": 30}, gap=55) | {"host_gap_ms": 3 * 0.055})
+
+
+def test_portions_change_nothing(read, monkeypatch):
+    """However few rows are divided at once: also with a kernel that runs through three cycles."""
+    b = era_trace("0.5.23", 7)
+    b.launch(1000.0 + 6 * PERIOD + 45, ALL_REDUCE, 1400.0 + PERIOD + 100, 2.5 * PERIOD, stream=9)
+    whole = read(b)
+    monkeypatch.setattr(cycles, "PORTION", 3)
+    small = read(b, "again-TP-0.json")
+    for name in ("cycles", "phases", "collectives", "outside"):
+        ours, theirs = (
+            getattr(whole, name).drop(columns="file", errors="ignore"),
+            getattr(small, name).drop(columns="file", errors="ignore"),
+        )
+        pd.testing.assert_frame_equal(ours, theirs, rtol=1e-9)
+    talk = whole.phases.set_index("phase").loc["communication", "total_ms"]
+    assert talk == pytest.approx((7 * 10 + 3 * 3) / 1e3)  # each cycle's own, and three waits of 3 us that it fills
 
 
 def test_own_loop(read):
@@ -197,7 +217,9 @@ def test_two_streams_share_no_instant_twice(read):
 def test_a_copy_for_a_pass_long_before_it_does_not_move_the_cycles(read):
     b = era_trace("0.5.23")
     b.launch(1000.0 + 3 * PERIOD + 5, "Memcpy HtoD", 1400.0 + 2 * PERIOD + 50, 3.0, stream=30, cat="gpu_memcpy")
-    close(totals(read(b)), expected(5))
+    report = read(b)
+    close(totals(report), expected(5))
+    assert list(report.cycles["wall_ms"]) == pytest.approx([0.165] * 4 + [0.162], abs=TOLERANCE)
 
 
 def test_without_launches_the_annotations_on_the_stream_tell(read):
@@ -437,6 +459,37 @@ def test_negative_durations_and_spans_that_never_close(read):
     close(totals(report), expected(5))
     assert any("reach into the next pass" in note for note in report.notes)
     assert any("negative" in note for note in report.notes)
+
+
+def test_a_span_that_never_closes_on_a_cpu_ends_where_the_next_pass_begins(read):
+    b = TraceBuilder()
+    for i in range(4):
+        t = 1000.0 + i * 100
+        b.span("scheduler.run_batch", t, t + (1e6 if i == 1 else 90))
+        for name, start, end in (("draft", 5, 15), ("step[VERIFY bs=1]", 20, 60), ("draft_extend", 70, 1e6 if i == 1 else 80)):
+            b.span(name, t + start, t + end)
+        b.op("aten::mm", t + 21, t + 59)
+    report = read(b)
+    # after `draft` verify is prepared (5), after the step comes sampling (10); the second draft_extend takes 30 where the others take 10
+    want = {"draft": 10, "verify": 45, "sampling": 10, "draft extend": 10, "other": 15}
+    change = {"draft_extend_ms": (3 * 10 + 30) / 1e3, "other_ms": (3 * 15 + 5) / 1e3, "host_gap_ms": 2 * 10 / 1e3}
+    close(totals(report), expected(4, want) | change)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_half_of_the_events_missing_still_sums_up(read, seed):
+    chance = random.Random(seed)
+    b = era_trace(["0.5.23", "0.5.17", "no verify span", "0.5.9", "vllm", "eaglelab"][seed], 8)
+    for event in b.events:
+        if chance.random() < 0.1:
+            event["args"] = chance.choice([{}, {"correlation": "x"}, {"correlation": None, "stream": None}, {"device": "gpu"}])
+        if chance.random() < 0.05:
+            event["dur"] = chance.choice([-1.0, 0.0, 1e9])
+    b.events = [event for event in b.events if chance.random() < 0.6]
+    chance.shuffle(b.events)
+    report = read(b)
+    report.to_json()
+    assert report.summary
 
 
 # -- ranks and files ------------------------------------------------------------------------------------------------------------------

@@ -17,6 +17,11 @@ from eaglelab.timing.trace.passes import AFTER, CODE, GAP, NONE, Timeline, timel
 from eaglelab.timing.trace.recording import Recording
 
 Columns = dict[str, np.ndarray]
+NO_SCOPES = (
+    "vLLM's scopes are off: its spans tell the target's pass alone, sampling and drafting only where kernels' names do; "
+    "record with VLLM_CUSTOM_SCOPES_FOR_PROFILING=1 and VLLM_USE_V2_MODEL_RUNNER=0"
+)
+"""The second model runner has no scopes (0.32.0, v1/worker/gpu/model_runner.py)."""
 
 
 def attribute(recording: Recording) -> RankCycles:
@@ -76,6 +81,8 @@ def _on_device(recording: Recording) -> RankCycles:
     code = _settled(code, number, kernels["name"], names)
     work = Work(kernels["start"], kernels["end"], kernels["name"], code, layer, np.arange(len(code)))
     bounds = _bounds(number, kernels, len(line.passes))
+    if line.engine == "vllm" and line.open_ended:
+        result.notes.append(NO_SCOPES)
     keep = whole_cycles(line, bounds[0], not by_stream and _launched_in_vain(launches, launch, line), result)
     fill_in(result, line, keep, bounds, work, names, collective, Phase.HOST_GAP)
     return result
@@ -175,6 +182,8 @@ def _on_cpu(recording: Recording) -> RankCycles:
     begins = np.array([p.begin for p in line.passes])
     ends = np.array([min(p.spans_end, p.until) for p in line.passes])
     keep = whole_cycles(line, begins, False, result)
+    if keep.any() and line.engine == "vllm" and line.open_ended:
+        result.notes.append(NO_SCOPES)
     if keep.any() and not recording.operators_read:
         result.notes.append("no operators were recorded: time in no span may be work or waiting, and is unattributed")
     gap = Phase.HOST_GAP if recording.operators_read else Phase.UNATTRIBUTED

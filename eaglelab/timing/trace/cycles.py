@@ -22,6 +22,8 @@ COMPUTE, COPY, TALK, HIDDEN, SPAN = range(5)
 """Kernels and operators; copies; collectives; collectives of which only pieces are exposed (CPU); what spans alone tell (CPU)."""
 ORDER = {"cuda": (COMPUTE, COPY, TALK), "cpu": (TALK, SPAN, COMPUTE)}
 """The first that covers an instant owns it. On a CPU the loop's thread does one thing at a time, and what an operator does its span tells."""
+PORTION = 100_000
+"""Rows of work that are divided at once: memory stays bounded."""
 NO_OPERATORS = "(no span; operators were not recorded)"
 
 
@@ -96,20 +98,19 @@ def fill_in(
     passes = line.passes
     starts, stops, idle, waits = _windows(passes, keep, *bounds)
     inside = np.flatnonzero(keep)
-    windows = (starts[inside], stops[inside])
-    rows = np.zeros(0, np.int64)
-    if len(inside):
-        rows = np.flatnonzero((work.end > windows[0][0]) & (work.start < windows[1][-1]))
-    order = ORDER[result.device]
-    layers = [Layer(work.start[mine], work.end[mine], mine) for mine in (rows[work.layer[rows] == number] for number in order)]
-    divided = divide(windows, layers)
-    talking = divided.layer == order.index(TALK)
-    code = np.full(len(divided.item), CODE[gap])
-    owned = divided.item >= 0
-    code[owned] = work.code[divided.item[owned]]
-    code[talking] = CODE[Phase.COMMUNICATION]
     table = np.zeros((len(inside), len(PHASES)))
-    np.add.at(table, (divided.window, code), divided.length / 1e3)
+    exposed = np.zeros(len(work.start))
+    for first, last in _portions(starts[inside], work.start):
+        portion = inside[first:last]
+        windows = (starts[portion], stops[portion])
+        divided, talking = _divided(windows, work, ORDER[result.device])
+        code = np.full(len(divided.item), CODE[gap])
+        owned = divided.item >= 0
+        code[owned] = work.code[divided.item[owned]]
+        code[talking] = CODE[Phase.COMMUNICATION]
+        np.add.at(table, (first + divided.window, code), divided.length / 1e3)
+        np.add.at(exposed, work.owner[divided.item[talking]], divided.length[talking])
+        _unattributed(result, work, divided, code, names)
     for row, i in enumerate(inside):
         one: dict[str, Any] = {"start_ms": float(starts[i]) / 1e3, "wall_ms": float(stops[i] - starts[i]) / 1e3}
         one |= {"batch": passes[i].batch, "verified": passes[i].verified}
@@ -121,8 +122,25 @@ def fill_in(
     result.outside += [("idle", None, wait / 1e3) for wait in idle + waits]
     if waits:
         result.notes.append(f"{len(waits):,} waits of more than {IDLE_FACTOR} median cycles count as idle, not as part of a cycle")
-    _collectives(result, work, rows, divided, talking, windows, lambda number: kind_of(names[number]) or "collective")
-    _unattributed(result, work, divided, code, names)
+    _collectives(result, work, exposed, (starts[inside], stops[inside]), lambda number: kind_of(names[number]) or "collective")
+
+
+def _portions(starts: np.ndarray, work: np.ndarray) -> list[tuple[int, int]]:
+    """Windows (their starts [n]) in portions of about `PORTION` rows of work (their starts [m]): [first, last) of each."""
+    if not len(starts):
+        return []
+    order = np.sort(work)
+    before = np.searchsorted(order, starts) // PORTION
+    cuts = [0, *(np.flatnonzero(np.diff(before)) + 1).tolist(), len(starts)]
+    return list(pairwise(cuts))
+
+
+def _divided(windows: tuple[np.ndarray, np.ndarray], work: Work, order: tuple[int, ...]) -> tuple[Divided, np.ndarray]:
+    """The windows with an owner for every instant; which pieces are a collective's, [pieces] bool."""
+    rows = np.flatnonzero((work.end > windows[0][0]) & (work.start < windows[1][-1]))
+    layers = [Layer(work.start[mine], work.end[mine], mine) for mine in (rows[work.layer[rows] == number] for number in order)]
+    divided = divide(windows, layers)
+    return divided, divided.layer == order.index(TALK)
 
 
 def _windows(
@@ -151,22 +169,14 @@ def _windows(
 
 
 def _collectives(
-    result: RankCycles,
-    work: Work,
-    rows: np.ndarray,
-    divided: Divided,
-    talking: np.ndarray,
-    windows: tuple[np.ndarray, np.ndarray],
-    kind_of: Callable[[int], str],
+    result: RankCycles, work: Work, exposed: np.ndarray, windows: tuple[np.ndarray, np.ndarray], kind_of: Callable[[int], str]
 ) -> None:
-    """Every collective that begins inside a cycle, with the phase that it ran in and how long nothing else ran meanwhile."""
-    whole = rows[((work.layer[rows] == TALK) | (work.layer[rows] == HIDDEN)) & (work.owner[rows] == rows)]
-    if not len(whole):
+    """Every collective that begins inside a cycle, with the phase that it ran in and how long nothing else ran meanwhile ([rows of work] us)."""
+    whole = np.flatnonzero(((work.layer == TALK) | (work.layer == HIDDEN)) & (work.owner == np.arange(len(work.owner))))
+    if not len(whole) or not len(windows[0]):
         return
     window = np.searchsorted(windows[0], work.start[whole], side="right") - 1
     whole = whole[(window >= 0) & (work.start[whole] < windows[1][np.maximum(window, 0)])]
-    exposed = np.zeros(len(work.start))
-    np.add.at(exposed, work.owner[divided.item[talking]], divided.length[talking])
     for i in whole:
         phase = PHASES[work.code[i]].value
         result.collectives.append((kind_of(int(work.name[i])), phase, float(work.end[i] - work.start[i]) / 1e3, float(exposed[i]) / 1e3))
@@ -179,4 +189,6 @@ def _unattributed(result: RankCycles, work: Work, divided: Divided, code: np.nda
     for number in np.unique(name):
         mine = name == number
         count = len(np.unique(item[mine])) if number >= 0 else int(mine.sum())
-        result.unattributed[names[number] if number >= 0 else NO_OPERATORS] = (count, float(length[mine].sum()))
+        told = names[number] if number >= 0 else NO_OPERATORS
+        before = result.unattributed.get(told, (0, 0.0))
+        result.unattributed[told] = (before[0] + count, before[1] + float(length[mine].sum()))

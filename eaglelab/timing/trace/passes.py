@@ -18,6 +18,8 @@ GAP = -2  # between draft and draft extend, with no step of the target told: ver
 AFTER = -3  # after a target's forward, with no span for what follows: sampling, then drafting
 INSIDE = -4  # in a loose span only; settled before a timeline is returned
 
+SELF_MADE = 4
+"""From this number of `begins` on a stage or step stands for the pass: nothing spans it."""
 PRIMARY = ("verify", "mixed", "prefill", "decode", "idle")
 
 
@@ -88,7 +90,7 @@ def timeline(spans: Iterable[Span]) -> Timeline:
     bounds = np.searchsorted([s.start for s in ordered], begins)
     made.stray = sum(1 for s in ordered[: bounds[0]] if s.rule.tells in ("verify", "draft", "extend"))
     vllm = made.engine == "vllm"
-    implicit = number >= 4
+    implicit = number >= SELF_MADE
     speculative_steps = any(s.rule.tells == "verify" for s in ordered)
     for i, anchor in enumerate(anchors):
         until = begins[i + 1] if i + 1 < len(anchors) else np.inf
@@ -133,12 +135,12 @@ def _anchors(ordered: Sequence[Span]) -> tuple[list[Span], int]:
     verifies = any(s.rule.tells == "verify" for s in ordered)
     paired = False
     for s in ordered:
-        inside = s.start < whole_until and s.rule is not whole_rule
+        inside = number >= SELF_MADE and s.start < whole_until and s.rule is not whole_rule
         if s.rule.whole and not inside:
             whole_until, whole_rule = s.end, s.rule
         if not s.rule.begins_at(number) or inside:
             continue
-        if number >= 4 and verifies and anchors and s.name == anchors[-1].name and s.rule.tells == "prefill" and not paired:
+        if number >= SELF_MADE and verifies and anchors and s.name == anchors[-1].name and s.rule.tells == "prefill" and not paired:
             paired = True  # the drafter's own prefill of the same prompts
             continue
         paired = False

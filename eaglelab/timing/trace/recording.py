@@ -43,12 +43,14 @@ class Rows:
     """Columns of the standard library's arrays: a trace of a gigabyte holds millions of events."""
 
     def columns(self) -> dict[str, np.ndarray]:
-        """As numpy arrays [n]."""
-        return {key: np.array(value) for key, value in vars(self).items()}
+        """As numpy arrays [n], of the same memory."""
+        return {key: np.frombuffer(value, value.typecode) for key, value in vars(self).items()}
 
     def kept(self, keep: np.ndarray) -> Rows:
         """The rows where `keep` [n] is true."""
-        return type(self)(**{key: array(value.typecode, np.array(value)[keep].tobytes()) for key, value in vars(self).items()})
+        return type(self)(
+            **{key: array(value.typecode, np.frombuffer(value, value.typecode)[keep].tobytes()) for key, value in vars(self).items()}
+        )
 
 
 @dataclass
