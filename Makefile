@@ -23,6 +23,7 @@ bench: setup
 	$(BIN)/python benchmarks/fingerprint.py
 	$(BIN)/python benchmarks/formats.py
 	$(BIN)/python benchmarks/replay.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/loop.py
 	$(BIN)/python benchmarks/trace.py
 
 # The README's picture, from the example's verdict page; needs chromium.

@@ -229,21 +229,6 @@ def test_a_stop_token_ends_an_answer_inside_a_draft(long, target, monkeypatch):
     assert False in kinds
 
 
-def test_a_stop_token_among_the_accepted_is_a_cut(long, target):
-    """The first pass that accepts two or more is cut behind its first token."""
-    loop, whole = long
-    before, ids = 1, whole.token_ids
-    for one in whole.passes:
-        if one.accepted >= 2 and ids[before] not in ids[:before]:
-            break
-        before += one.kept
-    else:
-        pytest.skip("no such pass in this text")
-    made = speculate(target, loop.drafter, RIGHT, PROMPT, K, 20, {ids[before]})
-    assert made.token_ids == ids[: before + 1]
-    assert (made.passes[-1].cut, made.passes[-1].kept, made.passes[-1].accepted) == (True, 1, one.accepted)
-
-
 def test_stop_tokens_come_from_the_targets_files(tmp_path, folder):
     assert CachedTarget(folder).stop_tokens == frozenset()
     path = target_of(tmp_path / "target", eos_token_id=3)
@@ -448,8 +433,17 @@ def test_a_case_is_run_as_its_engine_feeds_it_and_as_the_dump_does(tmp_path):
     assert wrong.wiring == (0, 2, 3)
     assert wrong.same_text == 3
     assert right.accept_length > 1.7  # its drafter was solved for step 0 alone
-    assert wrong.accept_length < 1.3
-    assert loop.walk(wrong).equal is True
+    assert right.accept_length > wrong.accept_length
+    # A stop token among the accepted ones: the bonus token behind it is dropped, and the count stays.
+    passes, before = right.requests[0].speculated[0].passes, 1
+    place = next(i for i, p in enumerate(passes) if p.accepted)
+    before += sum(p.kept for p in passes[:place])
+    text = right.requests[0].speculated[0].token_ids
+    other = Loop(loop.target, inv.drafter, right.wiring)
+    made = speculate(other.target, other.drafter, right.wiring, right.requests[0].prompt, 4, 16, {text[before]})
+    assert made.token_ids == text[: before + 1]
+    assert (made.passes[-1].cut, made.passes[-1].kept, made.passes[-1].accepted) == (True, 1, passes[place].accepted)
+    assert (loop.walk(wrong).equal, other.walk(wrong).equal) == (True, False)  # the walk of another wiring is not what was counted
 
 
 def test_a_case_without_its_parts(tmp_path):
