@@ -13,7 +13,7 @@ from eaglelab.timing.phases import Phase
 
 COLLECTIVE = re.compile(
     r"(?i)\bnccl\w*Kernel|\brccl|cross_device_reduce|multimem_|nvls|quickreduce|deep_ep::|moe_?a2a|all_?to_?all|all_?reduce|all_?gather|"
-    r"reduce_?scatter|lamport|sendrecv"
+    r"reduce_?scatter|lamport|sendrecv|qknorm_across_head"
 )
 NO_COLLECTIVE = re.compile(r"(?i)at::native|splitK|merge_attn")
 """`reduce` is in many names that no other rank hears of."""
@@ -21,7 +21,10 @@ KINDS = (
     ("reduce_scatter", re.compile(r"(?i)reduce_?scatter")),
     ("all_gather", re.compile(r"(?i)all_?gather")),
     ("all_to_all", re.compile(r"(?i)all_?to_?all|moe_?a2a|deep_ep::\w+::(dispatch|combine)|deep_ep::")),
-    ("all_reduce", re.compile(r"(?i)all_?reduce|cross_device_reduce|multimem_reduce|quickreduce|lamport|one_?shot|two_?shot|nvls")),
+    (
+        "all_reduce",
+        re.compile(r"(?i)all_?reduce|cross_device_reduce|multimem_reduce|quickreduce|lamport|one_?shot|two_?shot|nvls|across_head"),
+    ),
     ("broadcast", re.compile(r"(?i)broadcast")),
     ("send/recv", re.compile(r"(?i)send_?recv|\bsend|\brecv|ncclDevKernel_Send|ncclDevKernel_Recv")),
     ("reduce", re.compile(r"(?i)reduce")),

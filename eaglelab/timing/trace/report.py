@@ -192,15 +192,19 @@ def _report(files: tuple[Path, ...], results: list[tuple[Recording, RankCycles]]
 
 
 def _first_notes(cycles: pd.DataFrame, results: list[tuple[Recording, RankCycles]], others: Counter[str], engine: str | None) -> list[str]:
+    passes = sum((found.passes for _, found in results), Counter())
     if len(cycles):
         first = []
         if engine == "vllm":
             first.append("vLLM opens no span for draft extend: the drafter's pass over what was accepted is in draft")
         if any(found.device == "cpu" for _, found in results):
             first.append("CPU times: how long the loop's thread was in each stage")
+        if passes["mixed"]:
+            first.append(
+                f"{passes['mixed']:,} steps hold prompts beside requests in decode (mixed): they stand outside, whether or not they verify"
+            )
         return first
-    passes = sum((found.passes for _, found in results), Counter())
-    if passes.get("verify"):
+    if passes["verify"]:
         return [f"no whole speculative cycle: {passes['verify']} seen, cut by the recording's beginning or end; record more steps"]
     told = ", ".join(f"{kind} steps {count:,}" for kind, count in passes.most_common())
     if told:
