@@ -46,7 +46,7 @@ LOOP = "loop"
 """The library's own speculative loop, with plain decoding of the same prompts."""
 STEPS = ("step[", "execute_", "eaglelab.")
 LOOSE = ("scheduler.run_batch", "execute_", "eaglelab.cycle")
-"""Spans with work of several phases: the operators right in them are all kept, and those in no span."""
+"""Spans with work of several phases, where spans are in them: the operators right in them are all kept, and those in no span."""
 WHOLE = 2
 """Of the other spans of one name, the one whose outermost operators are kept: not the first, which warms up."""
 OF_THE_MACHINE = ("host_name", "traceName")
@@ -160,15 +160,15 @@ def record(run: Profiled, asked: Sequence[Prompt]) -> None:
 
 
 def record_loop() -> None:
-    """The loop on the example's first two prompts, fed as the dump was: RAW/loop/trace.json.gz, and what it counted."""
+    """The loop on the example's first prompt, fed as the dump was: RAW/loop/trace.json.gz, and what it counted."""
     from eaglelab.investigation import Investigation
     from eaglelab.loop.run import run_loop
 
     folder = RAW / LOOP
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    inv = Investigation(str(EXAMPLE), max_samples=2)
-    result = run_loop(inv, feed="dump", steps=3, max_prompts=2, max_new_tokens=16, rounds=1, trace=folder / "trace.json.gz")
+    inv = Investigation(str(EXAMPLE), max_samples=1)
+    result = run_loop(inv, feed="dump", steps=3, max_prompts=1, max_new_tokens=16, rounds=1, trace=folder / "trace.json.gz")
     passes = [len(request.speculated[0].passes) for request in result.requests]
     (folder / "told.json").write_text(json.dumps({"passes": passes}))
     print(f"{LOOP}: {passes} verify passes", flush=True)
@@ -247,7 +247,8 @@ def kept(events: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 def unneeded(events: list[dict[str, Any]]) -> set[int]:
     """ids of the operators of one thread that are not kept."""
     around: list[dict[str, Any]] = []
-    dropped, seen, whole = set(), Counter(), set()
+    held: dict[int, dict[str, Any]] = {}  # operator: the innermost span around it
+    dropped, holding, seen, whole = set(), set(), Counter(), set()
     for event in sorted(events, key=lambda e: (e["ts"], -e["dur"])):
         while around and around[-1]["ts"] + around[-1]["dur"] <= event["ts"]:
             around.pop()
@@ -256,10 +257,14 @@ def unneeded(events: list[dict[str, Any]]) -> set[int]:
             seen[name] += 1
             if seen[name] == WHOLE:
                 whole.add(id(event))
-        elif around and (around[-1]["cat"] == "cpu_op" or not (around[-1]["name"].startswith(LOOSE) or id(around[-1]) in whole)):
+            holding |= {id(span) for span in around}
+        elif around and around[-1]["cat"] == "cpu_op":
             dropped.add(id(event))
+        elif around:
+            held[id(event)] = around[-1]
         around.append(event)
-    return dropped
+    loose = {id(span) for span in held.values() if span["name"].startswith(LOOSE) and id(span) in holding}
+    return dropped | {op for op, span in held.items() if id(span) not in loose | whole}
 
 
 if __name__ == "__main__":
