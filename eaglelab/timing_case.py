@@ -122,7 +122,7 @@ class TimingCase:
         import pandas as pd
 
         cycles, outside = self.trace.cycles, self.trace.outside
-        decode = outside[outside["kind"] == "decode"].set_index("batch")["median_ms"]
+        decode = outside[outside["kind"] == "decode"].set_index("batch")["target_ms"]
         rows = []
         for batch, found in cycles.dropna(subset=["batch"]).groupby("batch"):
             if batch not in decode.index:
@@ -130,7 +130,7 @@ class TimingCase:
             verify, tokens = float(found[COLUMNS[Phase.VERIFY]].median()), float(found["verified"].median())
             if tokens != tokens and self.setting is not None:  # SGLang's spans tell the batch alone
                 tokens = self.setting.verified
-            if verify > 0 and tokens == tokens:
+            if verify > 0 and decode[batch] > 0 and tokens == tokens:
                 rows.append((int(batch), round(tokens), verify, float(decode[batch]), verify / float(decode[batch])))
         if not rows:
             raise NotGiven(

@@ -407,7 +407,14 @@ def test_plain_decoding_has_no_cycle_and_says_what_it_has(read, capsys, tmp_path
     assert report.engine == "sglang"
     assert report.summary == "no speculative cycle in this trace; found instead: plain decode steps 6"
     assert report.outside.to_dict("records") == [
-        {"kind": "decode", "count": 6, "total_ms": pytest.approx(0.57), "median_ms": pytest.approx(0.1), "batch": 3}
+        {
+            "kind": "decode",
+            "count": 6,
+            "total_ms": pytest.approx(0.57),
+            "median_ms": pytest.approx(0.1),
+            "target_ms": pytest.approx(0.07),
+            "batch": 3,
+        }
     ]
     assert main(["trace", str(b.write(tmp_path / "d.json"))]) == 0
     assert "no speculative cycle in this trace" in capsys.readouterr().out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -22,6 +22,7 @@ COMPUTE, COPY, TALK, HIDDEN, SPAN = range(5)
 """Kernels and operators; copies; collectives; collectives of which only pieces are exposed (CPU); what spans alone tell (CPU)."""
 ORDER = {"cuda": (COMPUTE, COPY, TALK), "cpu": (TALK, SPAN, COMPUTE)}
 """The first that covers an instant owns it. On a CPU the loop's thread does one thing at a time, and what an operator does its span tells."""
+OF_TARGET = [CODE[phase] for phase in (Phase.DECODE, Phase.PREFILL, Phase.VERIFY)]
 PORTION = 100_000
 """Rows of work that are divided at once: memory stays bounded."""
 NO_OPERATORS = "(no span; operators were not recorded)"
@@ -34,8 +35,8 @@ class RankCycles:
     engine: str | None
     device: str
     cycles: list[dict[str, Any]] = field(default_factory=list)
-    outside: list[tuple[str, int | None, float]] = field(default_factory=list)
-    """Kind, batch, ms: one a pass that is no cycle."""
+    outside: list[tuple[str, int | None, float, float]] = field(default_factory=list)
+    """Kind, batch, ms, ms of the target's own pass: one a pass that is no cycle."""
     collectives: list[tuple[str, str, float, float]] = field(default_factory=list)
     """Collective, phase, ms, exposed ms: one a run."""
     unattributed: dict[str, tuple[int, float]] = field(default_factory=dict)
@@ -100,14 +101,7 @@ def fill_in(
     inside = np.flatnonzero(keep)
     table = np.zeros((len(inside), len(PHASES)))
     exposed = np.zeros(len(work.start))
-    for first, last in _portions(starts[inside], work.start):
-        portion = inside[first:last]
-        windows = (starts[portion], stops[portion])
-        divided, talking = _divided(windows, work, ORDER[result.device])
-        code = np.full(len(divided.item), CODE[gap])
-        owned = divided.item >= 0
-        code[owned] = work.code[divided.item[owned]]
-        code[talking] = CODE[Phase.COMMUNICATION]
+    for first, divided, talking, code in _pieces(starts[inside], stops[inside], work, ORDER[result.device], gap):
         np.add.at(table, (first + divided.window, code), divided.length / 1e3)
         np.add.at(exposed, work.owner[divided.item[talking]], divided.length[talking])
         _unattributed(result, work, divided, code, names)
@@ -116,13 +110,31 @@ def fill_in(
         one |= {"batch": passes[i].batch, "verified": passes[i].verified}
         one |= {COLUMNS[phase]: float(table[row, number]) for number, phase in enumerate(PHASES)}
         result.cycles.append(one)
-    for i, one in enumerate(passes):
-        if one.kind != "verify" and not np.isnan(starts[i]):
-            result.outside.append((one.kind, one.batch, float(stops[i] - starts[i]) / 1e3))
-    result.outside += [("idle", None, wait / 1e3) for wait in idle + waits]
+    beside = np.array([i for i, one in enumerate(passes) if one.kind != "verify" and not np.isnan(starts[i])], np.int64)
+    of_target = np.zeros(len(beside))
+    for first, divided, _, code in _pieces(starts[beside], stops[beside], work, ORDER[result.device], gap):
+        own = np.isin(code, OF_TARGET)
+        np.add.at(of_target, first + divided.window[own], divided.length[own] / 1e3)
+    for i, ms in zip(beside, of_target, strict=True):
+        result.outside.append((passes[i].kind, passes[i].batch, float(stops[i] - starts[i]) / 1e3, float(ms)))
+    result.outside += [("idle", None, wait / 1e3, 0.0) for wait in idle + waits]
     if waits:
         result.notes.append(f"{len(waits):,} waits of more than {IDLE_FACTOR} median cycles count as idle, not as part of a cycle")
     _collectives(result, work, exposed, (starts[inside], stops[inside]), lambda number: kind_of(names[number]) or "collective")
+
+
+def _pieces(
+    starts: np.ndarray, stops: np.ndarray, work: Work, order: tuple[int, ...], gap: Phase
+) -> Iterator[tuple[int, Divided, np.ndarray, np.ndarray]]:
+    """Windows [n] us, portion by portion: (the portion's first window, every instant with its owner, which pieces are a collective's, each
+    piece's phase)."""
+    for first, last in _portions(starts, work.start):
+        divided, talking = _divided((starts[first:last], stops[first:last]), work, order)
+        code = np.full(len(divided.item), CODE[gap])
+        owned = divided.item >= 0
+        code[owned] = work.code[divided.item[owned]]
+        code[talking] = CODE[Phase.COMMUNICATION]
+        yield first, divided, talking, code
 
 
 def _portions(starts: np.ndarray, work: np.ndarray) -> list[tuple[int, int]]:

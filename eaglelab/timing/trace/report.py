@@ -47,7 +47,8 @@ class TraceReport:
     unattributed: pd.DataFrame
     """The largest of what no span claims: name, count, total_ms."""
     outside: pd.DataFrame
-    """Steps that are no speculative cycle: kind (prefill, decode, mixed, idle, other), count, total_ms, median_ms, batch; one row a kind and batch."""
+    """Steps that are no speculative cycle: kind (prefill, decode, mixed, idle, other), count, total_ms, median_ms, target_ms (of it the target's
+    own pass, median: what a verify pass compares with), batch; one row a kind and batch."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -257,9 +258,12 @@ def _unattributed(parts: Iterable[dict[str, tuple[int, float]]]) -> pd.DataFrame
     return table.sort_values("total_ms", ascending=False, ignore_index=True).head(LARGEST)
 
 
-def _outside(rows: Iterable[tuple[str, int | None, float]]) -> pd.DataFrame:
-    made = [(kind, len(ms), float(ms.sum()), float(np.median(ms)), batch) for (kind, batch), ms in _grouped(rows, 2)]
-    table = pd.DataFrame(made, columns=["kind", "count", "total_ms", "median_ms", "batch"])
+def _outside(rows: Iterable[tuple[str, int | None, float, float]]) -> pd.DataFrame:
+    made = [
+        (kind, len(ms), float(ms[:, 0].sum()), float(np.median(ms[:, 0])), float(np.median(ms[:, 1])), batch)
+        for (kind, batch), ms in _grouped(rows, 2)
+    ]
+    table = pd.DataFrame(made, columns=["kind", "count", "total_ms", "median_ms", "target_ms", "batch"])
     return table.astype({"batch": "Int64"})
 
 

@@ -1,0 +1,208 @@
+"""Findings of time and cost on small cases, and what the verdict makes of them."""
+
+import json
+
+import pytest
+from trace_builder import LENGTHS, PERIOD, TraceBuilder, cycle
+
+from eaglelab.checks import findings
+from eaglelab.findings import Finding, Status
+from eaglelab.investigation import Investigation
+from eaglelab.timing.setting import Setting
+from eaglelab.verdict import verdict
+
+LINE = (
+    "python -m sglang.launch_server --model-path t --speculative-algorithm EAGLE3 --speculative-draft-model-path d "
+    "--speculative-num-steps {} --speculative-eagle-topk 1 --speculative-num-draft-tokens {}"
+)
+STORY = "batch,steps,topk,draft_tokens,tok_s,accept_length\n1,0,,,88.8,\n1,2,1,3,94,1.75\n1,3,1,4,90,1.85\n"
+
+
+@pytest.fixture
+def case(tmp_path):
+    """case(table=…, trace=…, metrics=…, launch=…) -> Investigation"""
+
+    def make(table=None, trace=None, metrics=None, launch=None, target=None):
+        text = '[engine]\nname = "sglang"\nversion = "0.5.23"\n' + (f"launch = {json.dumps(launch)}\n" if launch else "")
+        if target is not None:
+            (tmp_path / "target.json").write_text(json.dumps(target))
+            text += '[target]\nconfig = "target.json"\n'
+        text += "[timing]\n"
+        for key, content in (("table", table), ("metrics", metrics)):
+            if content is not None:
+                (tmp_path / f"{key}.txt").write_text(content)
+                text += f'{key} = "{key}.txt"\n'
+        if trace is not None:
+            text += f'trace = "{trace.name}"\n'
+        (tmp_path / "case.toml").write_text(text)
+        return Investigation(str(tmp_path))
+
+    return make
+
+
+@pytest.fixture
+def cycles(tmp_path):
+    """cycles({batch: how many}, gap=…) -> a trace of SGLang 0.5.23 on a device; 162 us of kernels a cycle and a gap behind them."""
+
+    def make(batches, decode=None, gap=0.0):
+        b, at = TraceBuilder(), 1000.0
+        for batch, count in batches.items():
+            for _ in range(count):
+                cycle(b, "0.5.23", at, at, batch)
+                at += PERIOD + gap
+        for _ in range(decode[1] if decode else 0):
+            b.span("scheduler.run_batch", at, at + 60)
+            b.span(f"step[DECODE bs={decode[0]}]", at + 5, at + 40)
+            b.launch(at + 10, "gemm", at + 20, decode[2])
+            at += 400
+        return b.write(tmp_path / "run-TP-0.trace.json")
+
+    return make
+
+
+def only(inv, *ids):
+    return {f.id: f for f in findings(inv, *ids)}
+
+
+def test_the_phase_that_dominates_with_its_share(case, cycles):
+    found = only(case(trace=cycles({4: 8})), "timing.phases")
+    one = found["timing.phases"]
+    assert one.status is Status.PASS
+    assert one.numbers["shares"]["verify"] == pytest.approx(LENGTHS["verify"] / PERIOD, abs=0.01)
+    assert one.title.startswith(f"Verify takes {one.numbers['shares']['verify']:.1%} of a cycle of 0.165 ms, by the device's kernels")
+    assert found["timing.draft"].status is Status.PASS
+
+
+def test_a_device_that_waits_for_its_host_fails_with_what_to_do(case, cycles):
+    one = only(case(trace=cycles({4: 8}, gap=200.0)), "timing.phases")["timing.phases"]
+    assert one.status is Status.FAIL
+    assert one.numbers["shares"]["host gap"] == pytest.approx(
+        (7 * 203.0 + 3.0) / (7 * 365.0 + PERIOD), abs=0.001
+    )  # behind the last one nothing waits
+    assert "graphs" in one.next
+
+
+def test_a_draft_that_does_not_grow_is_bound_by_its_launches(case, cycles):
+    one = only(case(trace=cycles({1: 6, 16: 6})), "timing.phases")["timing.draft"]
+    assert one.title == "Drafting is bound by its launches: it takes 1.00 times as long at batch 16 as at batch 1"
+    assert one.status is Status.PASS  # a fifth of the cycle
+
+
+def test_verify_beside_plain_decode_steps_of_the_same_trace(case, cycles):
+    one = only(case(trace=cycles({4: 8}, decode=(4, 4, 75.0)), launch=LINE.format(3, 4)), "timing.verify")["timing.verify"]
+    assert one.status is Status.PASS
+    assert one.title == "Verifying 4 tokens costs 1.20 plain decode steps at batch 4"  # 90 us against 75
+
+
+def test_a_verify_pass_dearer_than_its_bytes_fails(case, cycles):
+    trace = cycles({4: 8}, decode=(4, 4, 30.0))
+    one = only(case(trace=trace, launch=LINE.format(3, 4)), "timing.verify")["timing.verify"]
+    assert one.status is Status.FAIL
+    assert one.title.startswith("Verifying 4 tokens costs 3.00 plain decode steps")
+    moe = {"architectures": ["Qwen3MoeForCausalLM"], "num_hidden_layers": 48, "hidden_size": 2048, "vocab_size": 151936}
+    inv = case(trace=trace, launch=LINE.format(3, 4), target=moe | {"num_experts": 128, "num_experts_per_tok": 8})
+    one = only(inv, "timing.verify")["timing.verify"]
+    assert one.status is Status.PASS  # 16 tokens read up to 82.4 experts where 4 read 29.1
+    assert one.numbers["bound"] == pytest.approx((1 - (1 - 1 / 16) ** 16) / (1 - (1 - 1 / 16) ** 4))
+
+
+def test_without_plain_steps_the_verify_pass_is_not_judged(case, cycles):
+    one = only(case(trace=cycles({4: 8})), "timing.verify")["timing.verify"]
+    assert one.status is Status.NOT_GIVEN
+    assert "without speculation" in one.next
+
+
+def test_a_trace_without_cycles_cannot_tell(case, tmp_path):
+    b = TraceBuilder()
+    b.op("aten::mm", 0, 10)
+    one = only(case(trace=b.write(tmp_path / "t.json")), "timing.phases")["timing.phases"]
+    assert one.status is Status.CANNOT_TELL
+    assert "no speculative cycle" in one.title
+
+
+SCRAPES = "\n".join(
+    f'sglang:forward_execution_seconds_total{{category="{name}"}} {value}'
+    for now in (
+        {"target_verify": 10.0, "eagle_draft": 1.0, "eagle_draft_extend": 1.0},
+        {"target_verify": 105.0, "eagle_draft": 4.0, "eagle_draft_extend": 3.0},
+    )
+    for name, value in now.items()
+)
+
+
+def test_the_servers_own_timers_tell_the_storys_95_per_cent(case):
+    one = only(case(metrics=SCRAPES + "\n"), "timing.phases")["timing.timers"]
+    assert one.title == "Verify takes 95.0% of the forward passes' time, by the server's own timers"
+
+
+def test_the_storys_sweep(case):
+    """94 tok/s with 2 steps against 88.8: 1.059 times as fast; 3 steps do not stand out of what single runs differ by."""
+    inv = case(table=STORY, launch=LINE.format(2, 3))
+    assert inv.timing.setting == Setting(2)
+    worth = only(inv, "cost.worth")["cost.worth"]
+    assert worth.status is Status.PASS
+    assert worth.title.startswith("Speculation pays: 2-1-3 is 1.06 times as fast")
+    assert worth.numbers["rows"][0]["speedup"] == pytest.approx(1.059, abs=5e-4)
+    three = only(case(table=STORY, launch=LINE.format(3, 4)), "cost.worth")["cost.worth"]
+    assert three.status is Status.CANNOT_TELL
+    best = only(inv, "cost.setting")["cost.setting"]
+    assert "2-1-3" in best.title
+    assert best.numbers["recommendations"][0]["best"]["name"] == "2-1-3"
+
+
+def test_a_setting_that_loses_fails_and_the_verdict_is_cost(case):
+    rows = "batch,steps,topk,draft_tokens,tok_s,accept_length\n" + "".join(
+        f"1,0,,,{base},\n1,3,1,4,{spec},1.86\n" for base, spec in ((222.0, 159.0), (222.5, 160.0), (223.0, 160.5))
+    )
+    inv = case(table=rows, launch=LINE.format(3, 4))
+    found = only(inv, "cost.worth", "cost.setting")
+    assert found["cost.worth"].status is Status.FAIL
+    assert found["cost.worth"].title.startswith("Speculation does not pay: 3-1-4 runs at 0.72 of no speculation at batch 1")
+    assert "breaks even at 2.59" in found["cost.worth"].title
+    assert found["cost.setting"].status is Status.FAIL
+    assert found["cost.setting"].next == "At batch 1 serve without speculation: leave its flags out."
+    healthy = [Finding(i, "The rest is in order", Status.PASS) for i in ("wiring.match", "replay.works")]
+    said = verdict([*healthy, *found.values()], inv)
+    assert said.stage == "cost"
+    assert "does not pay" in said.text
+
+
+def test_beside_another_fault_cost_comes_behind_it(case):
+    inv = case(table=STORY.replace("94", "60").replace("90,", "61,"), launch=LINE.format(3, 4))
+    found = only(inv, "cost.worth")
+    broken = Finding("drafter.complete", "The drafter's lm_head is missing", Status.FAIL, next="Copy it.")
+    said = verdict([broken, *found.values()], inv)
+    assert said.stage == "training"
+    assert said.text.index("lm_head") < said.text.index("does not pay")
+
+
+def test_a_table_without_a_baseline_cannot_tell(case):
+    one = only(case(table="batch,steps,topk,draft_tokens,tok_s,accept_length\n1,3,1,4,160,1.86\n"), "cost.worth")["cost.worth"]
+    assert one.status is Status.CANNOT_TELL
+    assert "steps 0" in one.next
+
+
+def test_what_nobody_gave_is_not_given_with_how_to_get_it(case):
+    inv = case()
+    found = only(inv, "flags", "timing.phases", "timing.verify", "cost.worth", "cost.setting")
+    assert {f.status for f in found.values()} == {Status.NOT_GIVEN}
+    assert all(f.next for f in found.values())
+    assert {k: "sweep" in f.next for k, f in found.items() if k.startswith("cost.")} == {"cost.worth": True, "cost.setting": True}
+
+
+def test_flags_that_lead_elsewhere_fail_in_the_case(case):
+    """The story's line: 1 step and 16 draft tokens with top-k 1 are 2 draft tokens."""
+    inv = case(launch=LINE.format(1, 16))
+    found = findings(inv, "flags")
+    failing = [f for f in found if f.status is Status.FAIL]
+    assert inv.timing.flags.effective["num_draft_tokens"] == 2
+    assert any("2" in f.title and "16" in f.title + f.claim for f in failing)
+    assert inv.timing.setting == Setting(1)
+
+
+def test_what_ifs_of_the_fastest_setting(case):
+    table = case(table=STORY).timing.what_ifs(0.27, 0.3)
+    row = table[table["what if"] == "verify 27% faster"].iloc[0]
+    assert row["setting"] == "2-1-3"
+    assert row["speedup then"] == pytest.approx(94 / 88.8 / 0.73)  # without a trace all of the cycle is verify
+    assert table[table["what if"] == "accept length +0.3"]["speedup then"].iloc[0] == pytest.approx(94 / 88.8 * 2.05 / 1.75)
