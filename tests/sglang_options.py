@@ -15,13 +15,23 @@ def options(version: str) -> set[str]:
     trees = [source.tree(p) for p in ("srt/server_args.py", *source.paths("srt/arg_groups/fields/"))]
     found: set[str] = set()
     for tree in trees:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and getattr(node.func, "attr", None) == "add_argument":
-                found |= {a.value for a in node.args if isinstance(a, ast.Constant) and str(a.value).startswith("--")}
-            for field in node.body if isinstance(node, ast.ClassDef) else ():
-                if isinstance(field, ast.AnnAssign):
-                    found |= _of_field(field)
+        for call in add_arguments(tree):
+            found |= {a.value for a in call.args if isinstance(a, ast.Constant) and str(a.value).startswith("--")}
+        for field in fields(tree):
+            found |= _of_field(field)
     return {option.removeprefix("--") for option in found}
+
+
+def fields(tree: ast.Module) -> list[ast.AnnAssign]:
+    """Annotated names of the module's classes."""
+    return [n for c in tree.body if isinstance(c, ast.ClassDef) for n in c.body if isinstance(n, ast.AnnAssign)]
+
+
+def add_arguments(tree: ast.Module) -> list[ast.Call]:
+    """Calls of `parser.add_argument`. All stand in a method of this name; walking the whole file would take most of the tests' time."""
+    methods = [n for c in tree.body if isinstance(c, ast.ClassDef) for n in c.body if getattr(n, "name", None) == "add_cli_args"]
+    nodes = (node for method in methods for node in ast.walk(method))
+    return [n for n in nodes if isinstance(n, ast.Call) and getattr(n.func, "attr", None) == "add_argument"]
 
 
 def _of_field(field: ast.AnnAssign) -> set[str]:

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from engine_wheels import published
-from sglang_options import options
+from sglang_options import add_arguments, fields, options
 
 from eaglelab.engines.source.archive import open_source
 
@@ -58,8 +58,8 @@ def resolved(version: str, line: str, architecture: str, folder: Path) -> dict:
 @lru_cache
 def _algorithms(version: str):
     """The choices of --speculative-algorithm, None with them; everything where the parser has none."""
-    for node in ast.walk(open_source("sglang", published(version)).tree("srt/server_args.py")):
-        if isinstance(node, ast.Call) and any(getattr(a, "value", None) == "--speculative-algorithm" for a in node.args):
+    for node in add_arguments(open_source("sglang", published(version)).tree("srt/server_args.py")):
+        if any(getattr(a, "value", None) == "--speculative-algorithm" for a in node.args):
             choices = [k.value for k in node.keywords if k.arg == "choices"]
             if choices:
                 return [*ast.literal_eval(choices[0]), None]
@@ -110,13 +110,12 @@ def _defaults(version: str) -> dict:
     source = open_source("sglang", published(version))
     found: dict = {}
     for path in ("srt/server_args.py", *source.paths("srt/arg_groups/fields/")):
-        for node in ast.walk(source.tree(path)):
-            for field in node.body if isinstance(node, ast.ClassDef) else ():
-                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                    try:
-                        found[field.target.id] = ast.literal_eval(field.value) if field.value else None
-                    except ValueError:
-                        found[field.target.id] = None
+        for field in fields(source.tree(path)):
+            if isinstance(field.target, ast.Name):
+                try:
+                    found[field.target.id] = ast.literal_eval(field.value) if field.value else None
+                except ValueError:
+                    found[field.target.id] = None
     # What the engine has resolved before it comes to speculation.
     return found | {"page_size": 1, "device": "cuda", "attn_dp_size": 1, "decrypted_config_file": None, "json_model_override_args": "{}"}
 
@@ -128,6 +127,14 @@ def _run(version: str, args: Args, variables: dict[str, str]) -> None:
     if source.has(hook):
         world.module(hook)["handle_speculative_decoding"](args)
         return
+    names = world.names()
+    exec(_handler(source), names)
+    names["_handle_speculative_decoding"](args)
+
+
+@lru_cache
+def _handler(source):
+    """The code of the resolution, where it is a part of ServerArgs."""
     tree = source.tree("srt/server_args.py")
     methods = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "ServerArgs").body
     handler = next((n for n in methods if getattr(n, "name", None) == "_handle_speculative_decoding"), None)
@@ -136,9 +143,7 @@ def _run(version: str, args: Args, variables: dict[str, str]) -> None:
         part = [n for n in whole.body if isinstance(n, ast.If) and "speculative_algorithm" in ast.unparse(n.test)]
         handler = ast.parse("def _handle_speculative_decoding(self): pass").body[0]
         handler.body = part
-    names = world.names()
-    _define([*_functions(tree), handler], names)
-    names["_handle_speculative_decoding"](args)
+    return _cut_out([*_functions(tree), handler])
 
 
 def _functions(tree: ast.Module) -> list[ast.FunctionDef]:
@@ -146,12 +151,17 @@ def _functions(tree: ast.Module) -> list[ast.FunctionDef]:
     return [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in wanted]
 
 
-def _define(functions: list[ast.FunctionDef], names: dict) -> None:
+@lru_cache
+def _chooser(source, path: str):
+    return _cut_out(_functions(source.tree(path)))
+
+
+def _cut_out(functions: list[ast.FunctionDef]):
     for node in functions:  # annotations name what is not here
         node.returns = None
         for argument in (*node.args.args, *node.args.kwonlyargs):
             argument.annotation = None
-    exec(compile(ast.fix_missing_locations(ast.Module(functions, [])), "cut out of SGLang", "exec"), names)
+    return compile(ast.fix_missing_locations(ast.Module(functions, [])), "cut out of SGLang", "exec")
 
 
 @lru_cache
@@ -209,7 +219,7 @@ class World:
             return types.SimpleNamespace(**self.modules[path])
         if "auto_choose_speculative_params" in fromlist:  # 0.5.13
             names = self.names()
-            _define(_functions(self.source.tree(path)), names)
+            exec(_chooser(self.source, path), names)
             return types.SimpleNamespace(**names)
         return StandInModule(self)
 

@@ -593,7 +593,7 @@ WORDS = st.sampled_from(
 )
 
 
-@with_settings(max_examples=150, deadline=None)
+@with_settings(max_examples=60, deadline=None)
 @any_of(st.lists(WORDS, max_size=14), st.sampled_from(["sglang==0.4.5", "sglang==0.5.11", "sglang", "vllm"]), st.booleans())
 def test_no_line_raises_and_every_answer_is_json(words, engine, dressed):
     program = {"s": "python -m sglang.launch_server", "v": "vllm serve m"}[engine[0]] if dressed else ""
