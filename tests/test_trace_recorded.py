@@ -23,6 +23,7 @@ VERIFYING = {  # passes of requests that the server counted while the profiler r
     "vllm-0.32.0-chain-default-b1": 9,
     "sglang-0.5.23-chain-b1": 14,
     "sglang-0.5.23-chain-b4": 53,
+    "sglang-0.5.23-tree-b2": 24,
 }
 NO_SCOPES = "vllm-0.32.0-chain-default-b1"
 SPLIT = [name for name in VERIFYING if name != NO_SCOPES]
