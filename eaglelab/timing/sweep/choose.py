@@ -20,6 +20,8 @@ FEW_REQUESTS = 4
 """Below so many different prompts there is no interval."""
 FEW_REPEATS = 3
 CANNOT_TELL = "cannot tell"
+CHEAPEST = 0.9
+"""A cycle verifies at least one token, which a plain step computes too: a cost below this many plain steps is no cost but another machine state."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,13 @@ def _choice(batch: int, variant: str, rows: Sequence[dict[str, Any]]) -> Choice:
     by = {s: [r for r in rows if setting_of(r) == s] for s in {setting_of(r) for r in rows}}
     as_good = tuple(g.setting.name for g in tried if g is not best and not _apart(by[best.setting], by[g.setting], best, g))
     how = f"{best.setting.name}: {best.gain:.2f}x of off ({_range(best)})"
+    odd = next((g for g in tried if g.r is not None and g.r < CHEAPEST), None)
+    if odd is not None:
+        text = (
+            f"{odd.setting.name}: {odd.gain:.2f}x of off at accept length {odd.accept_length:.2f} would make a cycle cheaper than a plain step (r = {odd.r:.2f}), which cannot be: "
+            "off and this setting did not have the same machine to themselves. Sweep again into another folder when nothing else runs"
+        )
+        return Choice(batch, variant, CANNOT_TELL, best, as_good, text, tuple(found))
     if best.low is None:
         text = f"{how}, and no interval: more prompts or three repeats are needed"
         return Choice(batch, variant, CANNOT_TELL, best, as_good, text, tuple(found))
