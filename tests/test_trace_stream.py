@@ -294,7 +294,7 @@ def same(a, b):
     return json.dumps(a, sort_keys=True, default=str) == json.dumps(b, sort_keys=True, default=str)  # NaN equals NaN
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     events=st.lists(plain_event | some_ph | odd_event, max_size=12),
     beside=st.dictionaries(texts, values, max_size=3),
@@ -547,7 +547,7 @@ def test_a_cut_gzip_gives_what_it_holds(tmp_path):
         read(path)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**32), block=st.sampled_from((1, 100, 1 << 20)), packed=st.booleans())
 def test_damaged_files_end_in_events_and_notes_or_in_the_room_s_error(tmp_path_factory, seed, block, packed):
     draw = random.Random(seed)
