@@ -200,12 +200,18 @@ class Investigation(OpenedCase):
         return None if self.target_config is None else target_shape(self.target_config).num_layers
 
     @cached_property
+    def dump_feed(self) -> Variant:
+        """The dump's own feed, for which nothing needs to be known of its slots."""
+        from eaglelab.replay import Variant
+
+        return Variant(tuple(self.dump.feed.aux), label="the dump's feed")
+
+    @cached_property
     def feeds(self) -> Feeds:
         """The dump's feed and the engine's, in terms of what is at hand."""
         from eaglelab.replay import Variant
 
-        aux = tuple(self.dump.feed.aux)
-        base = Variant(aux, label="the dump's feed")
+        base = self.dump_feed
         if self.served_wiring is None:
             return Feeds(base, None, "the engine's wiring is not known")
         feed, why = self.sources_of(self.served_wiring.wiring)
@@ -316,12 +322,19 @@ class Investigation(OpenedCase):
         return rank_feeds(self.drafter, self.replay_samples, self._rows(), self.variants, steps=self.steps, **options)
 
     def replay_of(
-        self, variants: Sequence[Variant], *, drafter: Drafter | None = None, steps: int | None = None, probabilities: bool = False
+        self,
+        variants: Sequence[Variant],
+        *,
+        drafter: Drafter | None = None,
+        steps: int | None = None,
+        probabilities: bool = False,
+        judge: Judge | None = None,
     ) -> list[Replay]:
         """Replays of further variants on the same samples. drafter: one with other weights than the case's."""
         from eaglelab.replay import replay
 
-        options = {"judge": self.judge, "target_embed": self.boundary_rows, "probabilities": probabilities and self.judge.head is not None}
+        judge = judge or self.judge
+        options = {"judge": judge, "target_embed": self.boundary_rows, "probabilities": probabilities and judge.head is not None}
         return replay(drafter or self.drafter, self.samples, self._rows(), variants, steps=steps or self.steps, **options)
 
     @cached_property
@@ -330,7 +343,13 @@ class Investigation(OpenedCase):
         return self.replay_of([self.feeds.dump], probabilities=True)[0]
 
     def tree_replay(
-        self, variant: Variant | None = None, *, steps: int | None = None, topk: int | None = None, num_draft_tokens: int | None = None
+        self,
+        variant: Variant | None = None,
+        *,
+        steps: int | None = None,
+        topk: int | None = None,
+        num_draft_tokens: int | None = None,
+        judge: Judge | None = None,
     ) -> TreeReplay | None:
         """Draft trees on a variant (default: the dump's feed). topk, num_draft_tokens: by default both are the launch line's; None where that
         says nothing of trees. Raises NotGiven, and ValueError for a tree that cannot be, or one whose tokens have no embedding rows."""
@@ -343,7 +362,8 @@ class Investigation(OpenedCase):
             return None
         rows, target_rows = self._rows_to_draft
         options = {"steps": steps or self.steps, "topk": topk, "num_draft_tokens": nodes, "target_embed": target_rows}
-        return tree_replay(self.drafter, self.replay_samples, rows, variant or self.feeds.dump, self.judge, **options)
+        samples = self.samples if variant is None else self.replay_samples  # the dump's feed needs no state beyond the dump
+        return tree_replay(self.drafter, samples, rows, variant or self.dump_feed, judge or self.judge, **options)
 
     def replay_named(self, label: str) -> Replay | None:
         """The finalist that carries a label, None where it was not run."""

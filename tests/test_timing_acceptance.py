@@ -32,6 +32,19 @@ def test_a_tree_reaches_no_less_than_its_chain(inv):
     assert tree.low <= tree.accept_length <= tree.high
 
 
+def test_where_lm_head_says_the_text_nothing_is_compared_with_the_target(tmp_path, monkeypatch):
+    """A forward of the target takes minutes; the answers are the same with and without it."""
+    world = make_world(tmp_path, "llama", 6, seed=3)
+    build_case(tmp_path, world, slots=[1, 3, 5, FINAL], ids=[1, 3, 5])
+    asked = [Setting(3), Setting(2, 2, 5)]
+    slow, quick = Investigation(str(tmp_path)), Investigation(str(tmp_path))
+    found = [ReplayedAcceptance(quick)(s) for s in asked]
+    assert not {"identification", "source", "feeds", "replay_samples"} & set(quick.__dict__)
+    monkeypatch.setattr("eaglelab.timing.acceptance.SAYS_THE_TEXT", 1.1)  # as of a text that the target did not write
+    assert [ReplayedAcceptance(slow)(s) for s in asked] == found
+    assert "identification" in slow.__dict__
+
+
 def test_off_is_one_token_a_pass(inv):
     assert ReplayedAcceptance(inv)(Setting(0)).accept_length == 1.0
 

@@ -12,9 +12,13 @@ from eaglelab.timing.setting import Setting
 
 if TYPE_CHECKING:
     from eaglelab.investigation import Investigation
+    from eaglelab.replay import Judge
 
 DEEPEST = 7
 """Steps of the longest chain that is replayed: as far as SGLang's adaptive table goes (0.5.23, speculative/adaptive_spec_params.py)."""
+
+SAYS_THE_TEXT = 0.8
+"""Share of the text that lm_head says from a slot which is the last state without doubt, in a text that the target wrote."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +67,26 @@ class ReplayedAcceptance:
         return f"the drafter alone on {len(self.inv.samples)} samples, boundaries as in the dump"
 
     @cached_property
+    def _judge(self) -> Judge:
+        """The case's own; where lm_head says the text from the last slot, that slot needs no comparison with the target's forward (minutes) first."""
+        from eaglelab.opened import NotGiven
+        from eaglelab.replay import Judge
+
+        try:
+            state = self.inv.last_state
+        except (NotGiven, ValueError):
+            return self.inv.judge
+        says = state.rate("as it is" if state.normed else "normed") or 0.0
+        if state.normed is None or says < SAYS_THE_TEXT or self.inv.head is None:
+            return self.inv.judge
+        return Judge(self.inv.dump.feed.last, self.inv.head, measure=lambda: state)
+
+    @cached_property
     def _chains(self) -> dict[int, Expected | None]:
         """One replay serves all: a walk of k steps asks for the first k only."""
         from eaglelab.replay.walk import walk_sample
 
-        (replayed,) = self.inv.replay_of([self.inv.feeds.dump], steps=DEEPEST)
+        (replayed,) = self.inv.replay_of([self.inv.dump_feed], steps=DEEPEST, judge=self._judge)
         found: dict[int, Expected | None] = {}
         for k in range(1, DEEPEST + 1):
             walks = [
@@ -79,7 +98,7 @@ class ReplayedAcceptance:
 
     def _tree(self, setting: Setting) -> Expected | None:
         try:
-            tree = self.inv.tree_replay(steps=setting.steps, topk=setting.topk, num_draft_tokens=setting.draft_tokens)
+            tree = self.inv.tree_replay(steps=setting.steps, topk=setting.topk, num_draft_tokens=setting.draft_tokens, judge=self._judge)
         except ValueError:  # rows of the draft vocabulary are missing, or the tree cannot be
             return None
         if tree is None or tree.walk is None:
