@@ -357,7 +357,7 @@ class _Reading:
             return None
         if self.file.zero is None and ph != "M":  # names of processes carry 0, or the time of something else
             time = _number(event.get("ts"))
-            self.file.zero = None if time is None else math.floor(time)
+            self.file.zero = None if time is None else (_parts(raw, time) or (math.floor(time),))[0]
         if ph == "X":
             category, name = _text(event.get("cat")), _text(event.get("name"))
             self.complete[category] += 1
@@ -415,8 +415,8 @@ class _Reading:
             ns = round(1000 * time)  # Kineto writes three decimals: whole nanoseconds
             if time < FINE and ns / 1000 == time:
                 return (ns - 1000 * zero) / 1000
-            if (found := TS.search(raw)) and float(found[1] + found[2]) == time:
-                return float(int(found[1]) - zero) + float(found[2])
+            if parts := _parts(raw, time):
+                return float(parts[0] - zero) + parts[1]
         return float(time - zero)
 
     def _described(self, event: dict[str, Any]) -> None:
@@ -424,6 +424,12 @@ class _Reading:
         name, args = event.get("name"), event.get("args")
         if isinstance(name, str) and name in PROCESS_KEYS and isinstance(args, dict) and PROCESS_KEYS[name] in args:
             self.file.metadata.setdefault(name, {})[_place(event)] = args[PROCESS_KEYS[name]]
+
+
+def _parts(raw: bytes, time: int | float) -> tuple[int, float] | None:
+    """An event's time as it is written: whole microseconds, and the rest; None where it is written without a point, or otherwise."""
+    found = TS.search(raw)
+    return (int(found[1]), float(found[2])) if found and float(found[1] + found[2]) == time else None
 
 
 def _text(value: Any) -> str:
