@@ -470,12 +470,17 @@ class ServedCase:
 
     @property
     def asked(self) -> dict[str, Any]:
-        """The same by the case's own launch line, `[engine]` and config."""
+        """The same by the case's `[engine]`, its config, and what its launch line gives: as the engine makes it of the line."""
         inv, launch = self.inv, self.inv.launch
         asked: dict[str, Any] = {} if inv.engine is None else {"engine": inv.engine}
+        try:
+            effective = inv.timing.flags.effective
+        except (NotGiven, ValueError):
+            effective = {}
         for name in ("algorithm", *SETTINGS):
             if launch is not None and getattr(launch, name) is not None:
-                asked[name] = getattr(launch, name)
+                told = effective.get(name)
+                asked[name] = getattr(launch, name) if told is None else told
         return asked | ({} if inv.served_wiring is None else {"boundaries": inv.served_wiring.wiring.to_json()})
 
     @property

@@ -52,7 +52,8 @@ class TimingCase:
 
     @cached_property
     def flags(self) -> FlagAudit:
-        """What the launch line leads to, with the largest batch that the log shows."""
+        """What the launch line leads to, with the largest batch that the log shows. Configs and logs that cannot be read count as not given:
+        other checks say so."""
         from eaglelab.engines.effective import audit
 
         inv = self.inv
@@ -60,15 +61,25 @@ class TimingCase:
             raise NotGiven("the server's launch line", LAUNCH)
         if inv.engine is None or not inv.engine.is_engine:
             raise NotGiven("the engine that reads the launch line", "`[engine] name` and `version` name it")
-        configs = {"target_config": inv.target_config, "draft_config": inv.draft_config}
-        return audit(inv.launch, inv.engine, running=self._running, **configs)
+        target = draft = None
+        with suppress(ValueError):
+            target = inv.target_config
+        with suppress(ValueError):
+            draft = inv.draft_config
+        running, graphs = self._running
+        return audit(inv.launch, inv.engine, target_config=target, draft_config=draft, running=running, graphs=graphs)
 
     @property
-    def _running(self) -> int | None:
-        """The most requests that ran at the same time, as the log says."""
-        log = self.inv.served.log
-        told = [row.running for row in log.rows if row.running] if log is not None else []
-        return max(told, default=None)
+    def _running(self) -> tuple[int | None, bool]:
+        """(The most requests that ran at the same time, as the log says; whether graphs are left to the flags: the log does not tell which batches
+        had one, and it was no CPU. Where it tells, `served.log.graphs` says it.)"""
+        try:
+            log = self.inv.served.log
+        except ValueError:
+            return None, True
+        rows = log.rows if log is not None else ()
+        told = any(row.event == "decode" and row.graph is not None for row in rows)
+        return max((row.running for row in rows if row.running), default=None), not (told or self.inv.served.on_cpu)
 
     @property
     def setting(self) -> Setting | None:
@@ -192,13 +203,25 @@ class TimingCase:
 
         config = self.inv.target_config
         experts = None if config is None else experts_of(config)
-        return cost_report(self.measured, experts=experts, acceptance=acceptance, verify_share=self._share(Phase.VERIFY))
+        return cost_report(self.measured, experts=experts, acceptance=acceptance, lm_head=self._lm_head, **self._traced)
 
-    def _share(self, phase: Phase) -> float | None:
-        """Of the trace's cycles; None where there is no trace to tell."""
+    @cached_property
+    def _traced(self) -> dict[str, Any]:
+        """What the trace tells the cost model; {} without one that can be used."""
+        from eaglelab.timing.parts import shares_of
+
         try:
-            return self.trace.share(phase)
+            return shares_of(self.trace)
         except (NotGiven, TimingError):
+            return {}
+
+    @property
+    def _lm_head(self) -> float | None:
+        from eaglelab.timing.what_if import lm_head_share
+
+        try:
+            return None if self.inv.drafter_config is None else lm_head_share(self.inv.drafter_config)
+        except ValueError:  # `drafter.complete` says why
             return None
 
     # -- for figures ------------------------------------------------------------------------------------------------------------------
@@ -256,28 +279,16 @@ class TimingCase:
         after, assuming. How the cycle is divided is the trace's to say; without one all of it counts as verify."""
         import pandas as pd
 
-        from eaglelab.timing import what_if
+        from eaglelab.timing.what_if import what_ifs
 
-        phases = (Phase.VERIFY, Phase.DRAFT)
-        verify, draft = (self._share(p) for p in phases) if self._share(Phase.VERIFY) is not None else (1.0, 0.0)
         rows = []
-        for batch in sorted({row.measured.batch for row in self.rows}):
-            told = [row for row in self.rows if row.measured.batch == batch and row.r is not None]
-            if not told:
-                continue
-            best = max(told, key=lambda row: row.speedup)
-            cycle = what_if.Cycle.of_row(best, verify, draft)
-            ifs = [what_if.verify_faster(cycle, verify_faster), what_if.accept_longer(cycle, accept_longer)]
-            with suppress(TimingError):  # more is saved than a pass without speculation takes: it cannot all be shared
-                ifs.insert(1, what_if.verify_faster(cycle, verify_faster, shared=True))
-            if draft and self.inv.drafter_config is not None:
-                ifs.append(what_if.smaller_vocabulary(cycle, what_if.lm_head_share(self.inv.drafter_config)))
-            for one in ifs:
-                before, after = one.before, one.after
-                numbers = (before.speedup, after.speedup, before.break_even, after.break_even)
-                rows.append((batch, best.measured.setting.name, one.name, *numbers, "; ".join(one.assumptions)))
+        for row, one in what_ifs(self.rows, faster=verify_faster, longer=accept_longer, lm_head=self._lm_head, **self._traced):
+            before, after = one.before, one.after
+            then = (None, None) if after is None else (after.speedup, after.break_even)
+            numbers = (before.speedup, then[0], before.break_even, then[1])
+            rows.append((row.measured.batch, row.measured.setting.name, one.name, *numbers, "; ".join(one.assumptions)))
         columns = ["batch", "setting", "what if", "speedup", "speedup then", "break-even", "break-even then", "assuming"]
-        return pd.DataFrame(rows, columns=columns)
+        return pd.DataFrame(rows, columns=columns).astype({"speedup then": float, "break-even then": float})
 
     def left_out(self) -> pd.DataFrame:
         """Each measured setting predicted from the others: name, batch, measured and predicted speedup (r of the model; of one r for all as `constant`)."""

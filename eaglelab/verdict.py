@@ -221,13 +221,16 @@ def _config(by_id: dict[str, Finding], inv: Investigation) -> Verdict | None:
     if costs is not None and costs.status is PASS:
         told |= FLAGS  # read otherwise than trained, at no cost
     if "served.expected" in by_id and by_id["served.expected"].numbers.get("as_fed"):
-        told.add("config.algorithm")  # the server drafts as EAGLE3 does, whatever the case's launch line says
-    bad = [f for k, f in by_id.items() if (k.startswith("config.") or k == "wiring.engine") and f.status is FAIL and k not in told]
+        told.add("flags.algorithm")  # the server drafts as EAGLE3 does, whatever the case's launch line says
+    bad = [
+        f for k, f in by_id.items() if (k.startswith(("config.", "flags.")) or k == "wiring.engine") and f.status is FAIL and k not in told
+    ]
+    reads = any(not f.id.startswith("flags.") for f in bad)
     if costs is not None and costs.status is FAIL and _status(by_id, "replay.choices") is not FAIL:
         bad.append(costs)
     if not bad:
         return None
-    sure = costs in bad and len(bad) > 1  # the table of what the engine reads and the replay: two witnesses
+    sure = costs in bad and reads  # the table of what the engine reads and the replay: two witnesses
     return Verdict("engine", "sure" if sure else "likely", " ".join(f"{f.title}. {f.next}" for f in bad))
 
 

@@ -371,8 +371,8 @@ def test_an_engine_that_is_none(engine, says, case, run):
 def test_a_launch_line_that_cannot_be_read(case, run):
     edit_case(case, 'name = "sglang"', 'name = "sglang"\nlaunch = "python -m sglang.launch_server --speculative-num-steps many"')
     code, data = run("check", case)
-    assert code == 3
-    assert "num_steps on the launch line is 'many', expected a positive integer" in finding(data, "config.launch")["title"]
+    assert code == 1
+    assert "does not start: --speculative-num-steps is 'many', expected a whole number" in finding(data, "flags.value")["title"]
     assert data["wiring"]["dump"] == SLOTS
 
 

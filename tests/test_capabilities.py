@@ -354,75 +354,6 @@ def test_a_target_without_capture():
 # -- the launch line ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("said", ["EAGLE", "NEXTN", "eagle"])
-def test_r04_r05_eagle_for_an_eagle3_drafter(said):
-    finding = found(QWEN3_DRAFTER, SGLANG, None, SERVE.replace("EAGLE3", said))["algorithm"]
-    assert finding.status == Status.FAIL
-    assert "accept length is then about 1.00" in finding.evidence
-
-
-def test_eagle_where_the_widths_differ_stops():
-    line = SERVE.replace("EAGLE3", "EAGLE")
-    finding = found({**QWEN3_DRAFTER, "hidden_size": 1024, "target_hidden_size": 2048}, SGLANG, None, line)["algorithm"]
-    assert "2048 wide, which its fc of 3 slots cannot multiply" in finding.evidence
-    assert "1.00" not in finding.evidence
-
-
-@pytest.mark.parametrize(
-    ("engine", "line", "says"),
-    [
-        (SGLANG, "python -m sglang.launch_server --model-path t", "without speculation"),
-        (SGLANG, SERVE.replace("EAGLE3", "STANDALONE"), "with STANDALONE, not EAGLE3"),
-        (VLLM, "vllm serve t", "without speculation"),
-        (VLLM, "vllm serve t --spec-method ngram --spec-tokens 3", "as method ngram"),
-        (VLLM, "vllm serve t --spec-method EAGLE3 --spec-model d", "as method EAGLE3"),
-        (SGLANG, SERVE.replace("EAGLE3", "eagle3"), None),  # SGLang takes capitals of it
-        (SGLANG, 'sglang serve t "$@"', None),  # nobody knows
-        (SGLANG, "sglang serve t --config s.yaml", None),
-    ],
-)
-def test_a_line_that_starts_no_eagle3(engine, line, says):
-    finding = found(QWEN3_DRAFTER, engine, None, line).get("algorithm")
-    assert (finding is None) is (says is None)
-    if says:
-        assert finding.status == Status.FAIL
-        assert says in finding.title
-    if "--config" in line:
-        assert "the flags in s.yaml (--config) are not read" in found(QWEN3_DRAFTER, engine, None, line)["launch"].title
-
-
-@pytest.mark.parametrize(("chain", "in_force"), [((2, 1, 2), 3), ((1, 1, 16), 2), ((2, 1, 3), None), ((5, 4, 8), None)])
-def test_r66_a_chain_verifies_one_token_more_than_its_steps(chain, in_force):
-    flags = zip(("num-steps", "eagle-topk", "num-draft-tokens"), chain, strict=True)
-    finding = found(QWEN3_DRAFTER, SGLANG, None, SERVE + "".join(f" --speculative-{k} {v}" for k, v in flags)).get("draft_tokens")
-    assert (finding is None) is (in_force is None)
-    if finding:
-        assert (finding.status, finding.numbers) == (Status.CANNOT_TELL, {"asked": chain[2], "in_force": in_force})
-
-
-@pytest.mark.parametrize(
-    ("settings", "method"),
-    [
-        ({"method": "eagle", "model": "d"}, "eagle"),
-        ({"model": "/models/EAGLE3-LLaMA3.1-Instruct-8B"}, None),
-        ({"model": "/models/eagle-heads/qwen3-eagle3"}, "eagle"),  # `eagle-` is looked for first
-        ({"model": "/models/drafter"}, "draft_model"),
-        ({"method": "eagle3", "model": "/models/eagle-heads/d"}, None),
-    ],
-)
-def test_vllm_guesses_the_method_from_the_path(settings, method):
-    line = f"vllm serve t --speculative-config '{json.dumps(settings | {'num_speculative_tokens': 3})}'"
-    finding = found(QWEN3_DRAFTER, VLLM, None, line).get("algorithm")
-    assert (finding is not None) is (method is not None)
-    if method:
-        assert f"as method {method}" in finding.title
-        assert '"method": "eagle3"' in finding.next
-    short = f"vllm serve t --spec-model {settings['model']} --spec-tokens 3" + (
-        f" --spec-method {settings['method']}" if "method" in settings else ""
-    )
-    assert ("algorithm" in found(QWEN3_DRAFTER, VLLM, None, short)) is (method is not None)
-
-
 def test_r104_the_targets_quantisation_is_inherited():
     """sglang PR 28196, 33115: ServerArgs copies --quantization to the drafter before its checkpoint is read."""
     line = SERVE + " --quantization fp8"
@@ -439,24 +370,6 @@ def test_r104_the_targets_quantisation_is_inherited():
     assert all("draft_quantization" not in found(config, SGLANG, None, text) for config, text in healthy)
     vllm = "vllm serve t --quantization fp8 --spec-method eagle3 --spec-model d"
     assert "draft_quantization" not in found(QWEN3_DRAFTER, VLLM, None, vllm)  # models/utils.py:985: the drafter's own config decides
-
-
-def test_r82_pipeline_stages_hide_layers():
-    finding = found(QWEN3_DRAFTER, SGLANG, None, SERVE + " --pp-size 2")["pipeline"]  # default boundaries 2, 24, 45 of 48
-    assert (finding.status, finding.numbers["asked"], finding.numbers["first_layer_of_last_stage"]) == (Status.FAIL, [2, 24, 45], 24)
-    assert "boundaries [2] lie" in finding.title
-    rest = found(QWEN3_DRAFTER, SGLANG, None, SERVE + " --pp-size 5")["pipeline"]  # 9 9 10 10 10: the last ones take the rest
-    assert rest.numbers["first_layer_of_last_stage"] == 38
-    late = {**QWEN3_DRAFTER, "eagle_config": {KEY: [30, 40, 44]}}
-    assert "pipeline" not in found(late, SGLANG, None, SERVE + " --pp-size 2")
-    assert "pipeline" not in found(QWEN3_DRAFTER, SGLANG, None, SERVE + " --tp-size 2")
-
-
-@pytest.mark.parametrize(("size", "fails"), [(1, False), (4, False), (2, True)])
-def test_vllm_takes_one_or_the_targets_tensor_parallel_size(size, fails):
-    settings = json.dumps({"method": "eagle3", "model": "d", "num_speculative_tokens": 3, "draft_tensor_parallel_size": size})
-    names = found(QWEN3_DRAFTER, VLLM, None, f"vllm serve t -tp 4 --speculative-config '{settings}'")
-    assert ("draft_parallel" in names) is fails
 
 
 # -- positions and rope ------------------------------------------------------------------------------------------------------

@@ -2,17 +2,18 @@
 
 import ast
 import json
+import re
 from pathlib import Path
 
 import pytest
 import sglang_options
 import sglang_resolution
-from case_builder import draft_config, write_case
 from engine_wheels import VERSIONS
 from hypothesis import given as any_of
 from hypothesis import settings as with_settings
 from hypothesis import strategies as st
 
+from eaglelab.checks import findings
 from eaglelab.cli import main
 from eaglelab.engines.conventions import Engine, parse_engine
 from eaglelab.engines.effective import audit, options
@@ -20,11 +21,14 @@ from eaglelab.engines.effective.rules import Rules, neighbours, table
 from eaglelab.engines.effective.sglang import tree_nodes
 from eaglelab.engines.launch import parse_launch
 from eaglelab.engines.lint.flags import UNREAD  # noqa: F401 - the lint imports this room: no circle
-from eaglelab.findings import Status
+from eaglelab.findings import Finding, Status
+from eaglelab.investigation import Investigation
 from eaglelab.replay.tree_choice import check_tree
+from eaglelab.verdict import _config, verdict
 
 HERE = Path(__file__).parent
 RECORDED = {name: json.loads((HERE / "engines" / "effective" / f"{name}.json").read_text()) for name in ("sglang", "vllm")}
+LOG = HERE.parent / "data" / "example" / "engine" / "sglang-claimed.log"
 LLAMA = {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 32, "vocab_size": 128256}
 QWEN = {"architectures": ["Qwen3MoeForCausalLM"], "num_hidden_layers": 48, "vocab_size": 151936}
 EAGLE3 = {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 32000, "hidden_size": 64}
@@ -42,6 +46,17 @@ def look(line, engine="sglang==0.5.23", **more):
 def found(line, engine="sglang==0.5.23", **more):
     """Findings by id; each id at most once, unless it is of unknown options or bad values."""
     return {f.id: f for f in look(line, engine, **more).findings}
+
+
+def case(folder, launch, engine='name = "sglang"\nversion = "0.5.23"', **keys):
+    """A case with a launch line, two configs, and further keys of [engine]."""
+    folder.mkdir(exist_ok=True)
+    (folder / "served.json").write_text(json.dumps(EAGLE3 | {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 16, 29]}}))
+    (folder / "target.json").write_text(json.dumps(LLAMA))
+    more = "".join(f"{key} = {json.dumps(str(value))}\n" for key, value in keys.items())
+    text = f'[target]\nconfig = "target.json"\n[engine]\n{engine}\nlaunch = {json.dumps(launch)}\ndraft_config = "served.json"\n{more}'
+    (folder / "case.toml").write_text(text)
+    return folder
 
 
 def vllm(engine="vllm==0.32.0", flags="", **settings):
@@ -242,6 +257,41 @@ def test_eagle_for_an_eagle3_drafter(name):
     assert found(f"{BARE} {CHAIN}", draft_config=EAGLE)["flags.algorithm"].next.startswith("Write --speculative-algorithm EAGLE,")
 
 
+def test_eagle_where_the_widths_differ_promises_no_accept_length():
+    told = found(f"{BARE.replace('EAGLE3', 'EAGLE')} {CHAIN}", draft_config=EAGLE3, target_config=LLAMA | {"hidden_size": 4096})
+    assert "4096 wide, which a drafter of hidden size 64 cannot take" in told["flags.algorithm"].evidence
+    assert "1.00" not in told["flags.algorithm"].evidence
+
+
+@pytest.mark.parametrize(
+    ("engine", "line", "what", "says"),
+    [
+        ("sglang", "python -m sglang.launch_server --model-path t", "off", "serves without speculation"),
+        ("sglang", f"{BARE.replace('EAGLE3', 'STANDALONE')} {CHAIN}", "algorithm", "STANDALONE is given for an EAGLE-3 drafter"),
+        ("sglang", BARE.replace("EAGLE3", "NGRAM"), "algorithm", "NGRAM is given for an EAGLE-3 drafter"),
+        ("sglang", 'sglang serve t "$@"', "line", 'what "$@" holds the shell alone knows'),
+        ("sglang", "sglang serve t --config s.yaml", "line", "the flags in s.yaml (--config) are not read"),
+        ("vllm", "vllm serve t", "off", "serves without speculation"),
+        ("vllm", "vllm serve t --spec-method ngram --spec-tokens 3", "algorithm", "as method ngram"),
+    ],
+)
+def test_lines_that_do_not_use_the_drafter_as_eagle3(engine, line, what, says):
+    version = {"sglang": "sglang==0.5.23", "vllm": "vllm==0.32.0"}[engine]
+    told = found(line, version, draft_config=EAGLE3)
+    assert says in told[f"flags.{what}"].title
+    assert told[f"flags.{what}"].status is (Status.CANNOT_TELL if what == "line" else Status.FAIL)
+    assert what != "line" or "flags.off" not in told
+    assert "flags.off" not in found(line, version)  # no drafter, nothing meant
+
+
+def test_a_speculators_folder_brings_its_own_config():
+    assert "flags.off" not in found("vllm serve d", "vllm==0.32.0", draft_config={"speculators_model_type": "eagle3"})
+
+
+def test_a_drafter_whose_name_says_nothing_is_not_judged():
+    assert "flags.algorithm" not in found(f"{BARE} {CHAIN}", draft_config={"architectures": ["LlamaForCausalLM"]})
+
+
 def test_small_letters_are_refused_by_older_versions():
     line = f"{BARE.replace('EAGLE3', 'eagle3')} {CHAIN}"
     assert look(line).effective["algorithm"] == "EAGLE3"
@@ -410,8 +460,27 @@ def test_neighbours_that_disagree_are_both_told():
     assert between.numbers == {"overlap_schedule": {"0.5.9": False, "0.5.12": True}}
     assert found(line, "sglang==0.5.20")["flags.version"].status is Status.PASS
     assert found(line, "sglang==0.6.1")["flags.version"].status is Status.CANNOT_TELL
-    assert found(line, "sglang")["flags.version"].status is Status.CANNOT_TELL
     assert "flags.version" not in found(line, "sglang==0.5.6.post1")
+
+
+def test_without_a_version_it_is_said_whether_that_matters():
+    same = found(f"{BARE} {CHAIN}", "sglang")["flags.version"]
+    assert same.status is Status.PASS
+    assert "the same in all that were read, 0.4.5 to 0.5.23" in same.title
+    story = found(f"{BARE} {STORY}", "sglang")["flags.version"]
+    assert story.status is Status.CANNOT_TELL
+    assert "0.4.5 make something else of the line: num_draft_tokens" in story.title  # it alone lacks the override
+    assert (story.numbers["num_draft_tokens"]["0.4.5"], story.numbers["num_draft_tokens"]["0.4.9"]) == (16, 2)
+    assert "[engine] version" in story.next
+
+
+def test_options_are_not_called_wrong_for_a_version_that_nobody_knows():
+    told = look(f"{BARE} {CHAIN} --cuda-graph-max-bs 8", "sglang")
+    assert {f.id: f.status for f in told.findings}["flags.unknown"] is Status.CANNOT_TELL
+    assert told.effective["starts"] is None
+    old = look("vllm serve m --speculative-model d --num-speculative-tokens 5", "vllm==0.6.0")
+    assert {f.status for f in old.findings} == {Status.CANNOT_TELL}
+    assert all("vLLM 0.6.0 does not take" not in f.title for f in old.findings)
 
 
 def test_a_rule_that_a_version_lacks_cannot_be_quoted():
@@ -460,7 +529,8 @@ def test_numbers_that_mean_nothing(value):
     told = look(f"{BARE} --speculative-num-steps={value} --speculative-eagle-topk 1 --speculative-num-draft-tokens 4")
     assert told.given["num_steps"] == int(value)
     assert told.effective["num_draft_tokens"] == int(value) + 1  # as the engine computes it, recorded above
-    assert f"--speculative-num-steps {value} is no number of things" in [f.title for f in told.findings]
+    assert [f.title for f in told.findings] == [f"--speculative-num-steps is {value}, expected 1 or more"]
+    assert told.effective["starts"] is True
 
 
 def test_a_variable_in_place_of_a_number():
@@ -527,7 +597,7 @@ def test_vllm_methods():
 
 def test_a_line_of_the_other_engine():
     told = look("vllm serve m --speculative-config '{}'")
-    assert [f.id for f in told.findings] == ["flags.engine"]
+    assert [(f.id, f.status) for f in told.findings] == [("flags.engine", Status.CANNOT_TELL)]
     assert set(told.effective.values()) == {None}
     assert [f.id for f in look(f"{BARE} {STORY}", "vllm==0.32.0").findings] == ["flags.engine"]
 
@@ -537,6 +607,12 @@ def test_lines_that_say_nothing(line):
     told = look(line)
     assert [(f.id, f.status) for f in told.findings][:1] == [("flags.line", Status.CANNOT_TELL)]
     assert told.effective["algorithm"] is None
+
+
+def test_a_config_that_is_no_json_is_not_called_no_speculation(capsys):
+    line = "vllm serve m --speculative-config '{method: eagle3}'"
+    assert look(line, "vllm==0.32.0").effective["starts"] is None
+    assert run(capsys, line, "--engine", "vllm==0.32.0")[1].startswith("vLLM 0.32.0: nothing of speculation is known")
 
 
 def test_bare_flags_are_read_and_said_to_be():
@@ -593,7 +669,7 @@ WORDS = st.sampled_from(
 )
 
 
-@with_settings(max_examples=60, deadline=None)
+@with_settings(max_examples=40, deadline=None)
 @any_of(st.lists(WORDS, max_size=14), st.sampled_from(["sglang==0.4.5", "sglang==0.5.11", "sglang", "vllm"]), st.booleans())
 def test_no_line_raises_and_every_answer_is_json(words, engine, dressed):
     program = {"s": "python -m sglang.launch_server", "v": "vllm serve m"}[engine[0]] if dressed else ""
@@ -639,13 +715,88 @@ def test_the_command_with_a_line_a_file_and_configs(capsys, tmp_path):
 
 
 def test_the_command_with_a_case(capsys, tmp_path):
-    (tmp_path / "served.json").write_text(json.dumps(draft_config([2, 16, 29])))
-    (tmp_path / "target.json").write_text(json.dumps(LLAMA))
-    engine = {"name": "sglang", "version": "0.5.23", "launch": f"{BARE} {STORY}", "draft_config": "served.json"}
-    case = write_case(tmp_path, {"target": {"config": tmp_path / "target.json"}, "engine": engine})
-    code, out, _ = run(capsys, case, "--json")
+    code, out, _ = run(capsys, case(tmp_path, f"{BARE} {STORY}"), "--json")
     assert code == 0
     assert json.loads(out)["effective"]["num_draft_tokens"] == 2
+
+
+def test_a_line_longer_than_a_files_name_may_be(capsys):
+    line = f"{BARE} {STORY} --served-model-name {'x' * 200}"
+    assert 255 < len(line) < 1024
+    assert "/" not in line
+    code, out, _ = run(capsys, line, "--engine", "sglang==0.5.23")
+    assert (code, "num_draft_tokens 2 (asked: 16)" in out) == (0, True)
+
+
+def test_what_is_in_force_and_not_on_the_line_is_said(capsys, tmp_path):
+    assert "no speculation" in run(capsys, "sglang serve t", "--engine", "sglang==0.5.23")[1]
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    out = run(capsys, BARE, "--engine", "sglang==0.5.23", "--target", tmp_path)[1]
+    assert "not on it and in force: num_steps 5, eagle_topk 4, num_draft_tokens 8, max_running_requests 48" in out
+
+
+# -- in a case's check -----------------------------------------------------------------------------------------------------------------
+
+
+def checked(*arguments, **keys):
+    """(findings by id, verdict) of `check --cheap` without the drafter's other findings."""
+    inv = Investigation(str(case(*arguments, **keys)))
+    told = [f for name in ("served.flags", "served.log", "flags") for f in findings(inv, name)]
+    return {f.id: f for f in told}, verdict(told, inv)
+
+
+LONGER = CHAIN.replace("tokens 4", "tokens 16")
+
+
+def test_one_voice_in_a_case_with_a_log(tmp_path):
+    """3 steps and 16 draft tokens are asked for; the log's own settings are 3 and 4, as the audit says of the line."""
+    told, said = checked(tmp_path, f"{BARE} {LONGER}", log=LOG)
+    assert told["flags.draft_tokens"].numbers == {"asked": 16, "in_force": 4, "steps": 3}
+    assert told["served.flags"].status is Status.PASS
+    assert told["served.log.graphs"].status is Status.PASS  # on a CPU, by the log's own column
+    assert "flags.cuda_graph" not in told
+    assert said.stage == "engine"
+    assert said.text.startswith(told["flags.draft_tokens"].title)
+
+
+def test_a_log_without_the_column_leaves_graphs_to_the_flags(tmp_path):
+    lines = [line for line in LOG.read_text().splitlines() if "Decode batch" in line]
+    (tmp_path / "gpu.log").write_text("\n".join(re.sub(r"\w+ graph: \w+, ", "", line) for line in lines))
+    told, _ = checked(tmp_path, f"{BARE} {CHAIN}", log="gpu.log")
+    assert told["flags.cuda_graph"].status is Status.CANNOT_TELL
+    (tmp_path / "gpu.log").write_text("\n".join(re.sub(r"\w+ graph: \w+", "cuda graph: True", line) for line in lines))
+    told, _ = checked(tmp_path, f"{BARE} {CHAIN}", log="gpu.log")
+    assert "flags.cuda_graph" not in told
+    assert told["served.log.graphs"].title == "Every decode line ran as a captured graph"
+
+
+def test_a_log_or_a_config_that_cannot_be_read_does_not_hide_the_flags(tmp_path):
+    folder = case(tmp_path, f"{BARE} {STORY}", log="gone.log")
+    (folder / "gone.log").write_bytes(bytes(range(256)))
+    (folder / "served.json").write_text("{")
+    inv = Investigation(str(folder))
+    assert "flags.draft_tokens" in {f.id for f in findings(inv, "flags")}
+
+
+@pytest.mark.parametrize(
+    ("engine", "what", "says"),
+    [
+        ('name = "sglang"', "flags.version", "[engine] version"),
+        ("", "flags.version", "[engine] version"),
+        ('name = "vllm"\nversion = "0.32.0"', "flags.engine", "`[engine] name` and `version`"),
+    ],
+)
+def test_a_case_without_a_version_or_with_another_engines_line(tmp_path, engine, what, says):
+    told, _ = checked(tmp_path, f"{BARE} {STORY}", engine=engine)
+    assert told[what].status is Status.CANNOT_TELL
+    assert says in told[what].next
+
+
+def test_a_server_that_drafts_as_eagle3_excuses_the_lines_word():
+    wrong = Finding("flags.algorithm", "EAGLE is given for an EAGLE-3 drafter", Status.FAIL)
+    told = {wrong.id: wrong}
+    assert _config(told, None).stage == "engine"
+    assert _config(told | {"served.expected": Finding("served.expected", "", Status.FAIL, numbers={"as_fed": True})}, None) is None
 
 
 @pytest.mark.parametrize(
@@ -653,6 +804,8 @@ def test_the_command_with_a_case(capsys, tmp_path):
     [
         (("no-such-file.sh",), "neither a file nor a launch line"),
         (("ls -la",), "names no server of SGLang or vLLM"),
+        (("",), "the launch line is empty"),
+        ((LOG,), "is a server's log, not its launch line"),
         ((BARE, "--engine", "tensorrt"), "unknown engine"),
         ((BARE, "--engine", "specforge"), "expected an engine that serves"),
         ((BARE, "--target", "nowhere.json"), "nowhere.json"),
@@ -667,5 +820,5 @@ def test_what_the_command_cannot_use(capsys, arguments, said):
 def test_an_empty_line_is_a_finding(capsys):
     code, out, _ = run(capsys, "", "--engine", "sglang==0.5.23")
     assert code == 0
-    assert "nothing is known" in out
+    assert "nothing of speculation is known" in out
     assert "there is nothing on it" in out

@@ -292,7 +292,7 @@ def text(inv: Investigation) -> Iterator[Finding]:
 
 
 def flags(inv: Investigation) -> Iterator[Finding]:
-    """What the server says it runs with, beside the case's launch line, engine and config."""
+    """What the server says it runs with, beside the case's engine and config and what its launch line leads to."""
     side = inv.served
     if not side.given:
         return
@@ -301,13 +301,16 @@ def flags(inv: Investigation) -> Iterator[Finding]:
         raise NotGiven("the flags that the server runs with", f"a log from the server's start on holds them; so does a recording: {LIVE}")
     asked = side.asked
     pairs = [(source, name, value) for source, said in ran.items() for name, value in said.items() if name in asked]
-    apart = [(source, name, value) for source, name, value in pairs if not _same_setting(asked[name], value)]
+    written = inv.launch if inv.engine is not None and inv.engine.version is None else None  # what becomes of it is then not known
+    apart = [
+        (source, name, value)
+        for source, name, value in pairs
+        if not _same_setting(asked[name], value) and not (written is not None and value == getattr(written, name, None))
+    ]
     both, differ = list(dict.fromkeys(name for _, name, _ in pairs)), list(dict.fromkeys(name for _, name, _ in apart))
     first = {name: value for _, name, value in reversed(apart)}
     said = "; ".join(f"{name} = {first[name]}, not {asked[name]}" for name in differ)
     merged = {name: value for source in reversed(ran.values()) for name, value in source.items()}
-    steps = merged.get("num_steps")
-    shortened = differ == ["num_draft_tokens"] and merged.get("eagle_topk", 1) == 1 and steps and merged["num_draft_tokens"] == steps + 1
     yield Finding(
         id="served.flags",
         title=f"The server runs with other settings than the case says: {said}"
@@ -322,9 +325,7 @@ def flags(inv: Investigation) -> Iterator[Finding]:
             for source, told in ran.items()
         ),
         numbers={"asked": _plain(asked), "ran": _plain(merged), "apart": differ},
-        next="With top-k 1 SGLang drafts a chain: the number of steps decides, and the draft tokens are one more. Set the steps."
-        if shortened
-        else "Find out which launch line and config this server was started with, and put these into the case (or start it with the case's)."
+        next="Find out which launch line and config this server was started with, and put these into the case (or start it with the case's)."
         if apart
         else "",
     )

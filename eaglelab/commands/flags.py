@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
+
+LOGGED = ("server_args=", "non-default args: ")
+"""What SGLang and vLLM print of their settings at the start."""
 
 
 def add(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -46,9 +50,9 @@ def settings(found) -> str:
             asked = found.given.get(name)
             parts.append(f"{name} {value}" + (f" (asked: {asked})" if asked not in (None, value) else ""))
     starts = found.effective["starts"]
-    return ("does not start; " if starts is False else "") + (
-        ", ".join(parts) or ("nothing is known" if starts is None else "no speculation")
-    )
+    known = starts is not None or found.effective["algorithm"] is not None
+    parts = ["nothing of speculation is known"] if not known else parts if found.effective["algorithm"] else ["no speculation"]
+    return ("does not start; " if starts is False else "") + ", ".join(parts)
 
 
 def inputs(args: argparse.Namespace):
@@ -58,33 +62,37 @@ def inputs(args: argparse.Namespace):
     from eaglelab.engines.launch import parse_launch
     from eaglelab.opened import OpenedCase
 
-    path = Path(args.line) if args.line.strip() and "\n" not in args.line and len(args.line) < 1024 else None
     target = None if args.target is None else read_config(args.target)
     drafter = None if args.drafter is None else read_config(args.drafter)
     engine = None if args.engine is None else parse_engine(args.engine)
-    if path is not None and (path.is_dir() or path.suffix == ".toml"):
-        case = OpenedCase(str(path))
+    if os.path.isdir(args.line) or args.line.endswith(".toml"):
+        case = OpenedCase(args.line)
         if case.launch is None:
-            raise ValueError(f"{path}: the case has no launch line; give it under [engine] launch, as a command or a file")
+            raise ValueError(f"{args.line}: the case has no launch line; give it under [engine] launch, as a command or a file")
         launch, engine = case.launch, engine or case.engine
         target = target if target is not None else case.target_config
         drafter = drafter if drafter is not None else case.draft_config
     else:
-        launch = parse_launch(text_of(args.line, path))
+        launch = parse_launch(text_of(args.line))
     if engine is None:
+        if launch.engine is None and not launch.arguments:
+            raise ValueError("the launch line is empty; give the whole command in quotes, or a file that holds it")
         if launch.engine is None:
             raise ValueError("the line names no server of SGLang or vLLM that is known here; say which it is: --engine sglang==VERSION")
         engine = parse_engine(launch.engine)
     return launch, engine, target, drafter
 
 
-def text_of(line: str, path: Path | None) -> str:
+def text_of(line: str) -> str:
     """The line itself, or what the file of this name holds."""
-    if path is None or not path.is_file():
+    if not os.path.isfile(line):  # never raises: a line may be longer than a file's name can be
         if len(line.split()) == 1:
             raise ValueError(f"{line}: neither a file nor a launch line; give the whole command in quotes, or a file that holds it")
         return line
     try:
-        return path.read_text(encoding="utf-8")
+        text = Path(line).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} cannot be read as text: {error}") from None
+        raise ValueError(f"{line} cannot be read as text: {error}") from None
+    if any(words in text for words in LOGGED):
+        raise ValueError(f"{line} is a server's log, not its launch line; in a case `[engine] log` names it, and `eaglelab check` reads it")
+    return text

@@ -11,6 +11,7 @@ from typing import Any
 
 from eaglelab.engines.conventions import Engine
 from eaglelab.engines.launch import Launch
+from eaglelab.engines.shell import Raw
 from eaglelab.findings import Finding, Status, by_severity
 
 from . import on_sglang, on_vllm
@@ -45,20 +46,22 @@ def audit(
     target_config: Mapping[str, Any] | None = None,
     draft_config: Mapping[str, Any] | None = None,
     running: int | None = None,
+    graphs: bool = True,
 ) -> FlagAudit:
     """A launch line as `engine` reads it. target_config, draft_config: the models' config.json. running: requests that ran at the same
-    time, as a log says, which tells whether their batches had a graph.
+    time, as a log says, which tells whether their batches had a graph. graphs: False where nothing is to be said of graphs, since a log
+    tells by itself which batches had one.
 
     Never raises for a line, however broken: what cannot be read is a finding. Raises ValueError for what is no engine.
     """
     if engine.name not in READERS:
         raise ValueError(f"got {engine.title}, expected an engine that serves: {', '.join(READERS)}")
-    given, effective, found = READERS[engine.name](launch, engine, target_config, draft_config, running)
+    given, effective, found = READERS[engine.name](launch, engine, target_config, draft_config, running, graphs)
     if not _about(launch, engine):
         effective, found = dict.fromkeys(effective), []
     findings = [*_line(launch, engine), *found]
     if not any(f.status in (Status.FAIL, Status.CANNOT_TELL) for f in findings):
-        findings.append(_nothing(engine, effective))
+        findings.append(_nothing(engine, given, effective))
     return FlagAudit(engine, given | {"flags": dict(launch.given), "env": dict(launch.env)}, effective, tuple(by_severity(findings)))
 
 
@@ -78,10 +81,11 @@ def _line(launch: Launch, engine: Engine) -> list[Finding]:
             Finding(
                 "flags.engine",
                 f"The line starts {launch.engine}, not {engine.title}: its flags say nothing about that engine",
-                Status.FAIL,
+                Status.CANNOT_TELL,
                 claim=f"engine {engine}; the line: {' '.join(launch.program)[:120]}",
-                evidence="Options of the same name mean other things in the two engines.",
-                next=f"Give --engine {launch.engine} with its version, or {engine.title}'s own line.",
+                evidence="Options of the same name mean other things in the two engines, so none of the line's is taken for that one's.",
+                next=f"Which of them serves? If {launch.engine}: --engine {launch.engine}==VERSION, in a case `[engine] name` and `version`. If "
+                f"{engine.name}: its own launch line.",
             )
         )
     # Numbers that are none are said again below, by what the engine makes of them.
@@ -89,6 +93,9 @@ def _line(launch: Launch, engine: Engine) -> list[Finding]:
     if launch.engine is None and launch.given:
         problems = [p for p in problems if "names no server" not in p]
         problems.append(f"it starts no server that is known here; its flags are taken for those of {engine.title}")
+    known = list(launch.given.values())
+    if shell := [str(word) for word in launch.arguments if isinstance(word, Raw) and not any(word is value for value in known)]:
+        problems.append(f"what {', '.join(dict.fromkeys(shell))} holds the shell alone knows")
     if problems or launch.engine is None:
         found.append(
             Finding(
@@ -102,11 +109,16 @@ def _line(launch: Launch, engine: Engine) -> list[Finding]:
     return found
 
 
-def _nothing(engine: Engine, effective: Mapping[str, Any]) -> Finding:
+def _nothing(engine: Engine, given: Mapping[str, Any], effective: Mapping[str, Any]) -> Finding:
+    names = ("num_steps", "eagle_topk", "num_draft_tokens", "max_running_requests")
+    own = [f"{name} {effective[name]}" for name in names if effective[name] is not None and given.get(name) is None]
+    adds = f"; not on it and in force: {', '.join(own)}" if own else ""
     shown = [f"{name} {value}" for name, value in effective.items() if value is not None and name != "starts"]
     return Finding(
         "flags.effective",
-        f"{engine.title} takes the line as it is written" if effective.get("algorithm") else f"{engine.title} starts without speculation",
+        f"{engine.title} takes the line as it is written{adds}"
+        if effective.get("algorithm")
+        else f"{engine.title} starts without speculation",
         Status.PASS,
         claim="The flags of the line.",
         evidence=f"In force: {', '.join(shown) or 'nothing of speculation'}.",

@@ -28,6 +28,12 @@ ONE_NAME = {
 OFF = ("0", "false", "no", "n", "")
 
 
+def as_written(name: str, value: Any) -> str:
+    """A flag of `Launch.given` as it stands on the line, for a claim."""
+    words = value if isinstance(value, (list, tuple)) else [] if value is True else [value]
+    return " ".join([f"--{name.replace('_', '-')}", *map(str, words)])[:120]
+
+
 class Given:
     """One launch line, read with one version's list of options (None: not known, names are taken as they stand)."""
 

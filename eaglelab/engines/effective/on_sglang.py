@@ -8,13 +8,14 @@ from typing import Any
 
 from eaglelab.engines.conventions import Engine
 from eaglelab.engines.launch import Launch
+from eaglelab.engines.shell import Raw
 from eaglelab.engines.target_config import TargetConfigError, target_shape
 from eaglelab.findings import Finding, Status
 from eaglelab.outside_json import text_part
 
 from . import options
-from .given import Given
-from .rules import Rules, neighbours
+from .given import Given, as_written
+from .rules import Rules, neighbours, table
 from .sglang import CHAIN, EAGLES, FAMILY, SPEC_V2, TOKENS, Resolved, attention_dp, resolve, tree_nodes
 
 ASKED = {
@@ -41,6 +42,7 @@ class Line:
     """The text part of the target's config."""
     drafter: Mapping[str, Any] | None
     running: int | None
+    graphs: bool
 
     @property
     def title(self) -> str:
@@ -66,7 +68,7 @@ class Line:
 
 
 def read(
-    launch: Launch, engine: Engine, target: Mapping[str, Any] | None, drafter: Mapping[str, Any] | None, running: int | None
+    launch: Launch, engine: Engine, target: Mapping[str, Any] | None, drafter: Mapping[str, Any] | None, running: int | None, graphs: bool
 ) -> tuple[dict[str, Any], dict[str, Any], list[Finding]]:
     """(given, effective, findings)."""
     near = neighbours(engine)
@@ -74,12 +76,13 @@ def read(
     architecture = _architecture(target)
     given = Given(launch if launch.engine in (None, "sglang") else Launch(), options.options(engine, rules.version))
     resolved = resolve(given, rules, architecture)
-    line = Line(engine, rules, given, resolved, architecture, None if target is None else text_part(target), drafter, running)
+    line = Line(engine, rules, given, resolved, architecture, None if target is None else text_part(target), drafter, running, graphs)
     findings = [*_version(line, near), *(finding for check in CHECKS for finding in check(line))]
     refused = resolved.stop is not None or any(f.id in REFUSALS and f.status is Status.FAIL for f in findings)
+    open_ = any(f.id in REFUSALS for f in findings)
     asked = {name: given.flags.get(option) for name, option in ASKED.items()}
     asked |= {name: _number(value) for name, value in asked.items() if name != "algorithm"}
-    return asked, resolved.values | {"starts": not refused}, findings
+    return asked, resolved.values | {"starts": False if refused else None if open_ else True}, findings
 
 
 REFUSALS = ("flags.unknown", "flags.value", "flags.pipeline")
@@ -113,13 +116,11 @@ def _version(s: Line, near: tuple[str, ...]) -> Iterator[Finding]:
     """A version that nobody read: the nearest one speaks for it, and whether the other neighbour says the same."""
     version = s.engine.version
     if version is None:
-        title = f"No version is given: SGLang {near[0]} is taken, the newest that was read"
-        yield s.ask(
-            "version", title, None, "engine sglang", "Rules and options differ between versions", "Give it: --engine sglang==VERSION."
-        )
-    if version is None or (len(near) == 1 and version.split("+")[0].split(".post")[0] == near[0]):
+        yield _no_version(s)
         return
-    other = [resolve(Given(s.given.launch, options.options(s.engine, v)), Rules(v), s.architecture) for v in near[1:]]
+    if len(near) == 1 and version.split("+")[0].split(".post")[0] == near[0]:
+        return
+    other = [_in_version(s, v) for v in near[1:]]
     differ = sorted(k for r in other for k in r.values if r.values[k] != s.values[k] or bool(r.stop) != bool(s.resolved.stop))
     if other and not differ:
         title = f"{s.title} was not read: {near[0]} and {near[1]}, which were, make the same of the line"
@@ -139,11 +140,38 @@ def _version(s: Line, near: tuple[str, ...]) -> Iterator[Finding]:
         )
 
 
+def _in_version(s: Line, version: str) -> Resolved:
+    return resolve(Given(s.given.launch, options.options(s.engine, version)), Rules(version), s.architecture)
+
+
+def _no_version(s: Line) -> Finding:
+    """The newest version speaks. Which of the others would say something else of what is drafted?"""
+    read = table()["read"]["sglang"]
+    told = {v: _in_version(s, v) for v in read}
+    names = ("algorithm", "num_steps", "eagle_topk", "num_draft_tokens")
+    differ = {n: {v: told[v].values[n] for v in read} for n in names if any(told[v].values[n] != s.values[n] for v in read)}
+    stops = [v for v in read if bool(told[v].stop) != bool(s.resolved.stop)]
+    claim, then = "engine sglang", "Give it: --engine sglang==VERSION, in a case `[engine] version`."
+    if not differ and not stops:
+        title = f"No version is given: what is drafted is the same in all that were read, {read[0]} to {read[-1]}"
+        evidence = "Schedulers, graphs and options differ between them; what is said here of those is of the newest"
+        return Finding("flags.version", title, Status.PASS, claim, f"{evidence}.", next=then)
+    others = [v for v in read if v in stops or any(by[v] != s.values[n] for n, by in differ.items())]
+    what = [*differ, *(["whether it starts"] if stops else [])]
+    title = f"No version is given: SGLang {read[-1]} is taken, and {', '.join(others)} make something else of the line: {', '.join(what)}"
+    return s.ask("version", title, None, claim, "Rules and options differ between versions", then, **differ)
+
+
+def _open_ended(s: Line) -> bool:
+    """Whether there may be more on the line than could be read."""
+    return bool(s.given.launch.problems) or any(isinstance(word, Raw) for word in s.given.launch.arguments)
+
+
 def unknown_options(s: Line) -> Iterator[Finding]:
     """Words that the version's parser does not take: it stops at them."""
     if s.given.known is None:
         return
-    removed, exact = s.rules.get("removed"), s.engine.version is None or s.rules.version == s.engine.version
+    removed, exact = s.rules.get("removed"), s.rules.version == s.engine.version
     for written, meant in s.given.meanings.items():
         if meant.name is not None:
             continue
@@ -155,7 +183,7 @@ def unknown_options(s: Line) -> Iterator[Finding]:
             "unknown",
             f"SGLang {s.rules.version} does not take {option(written)}: {several}",
             None,
-            f"{option(written)} {s.given.launch.given[written]}"[:120],
+            as_written(written, s.given.launch.given[written]),
             f"All options of SGLang {s.rules.version} were looked up in its wheel; its parser stops at a word that is none of them",
             f"Write {close}."
             if close
@@ -177,6 +205,7 @@ def deprecated(s: Line) -> Iterator[Finding]:
 
 def values(s: Line) -> Iterator[Finding]:
     """Values that are no numbers, and numbers that mean nothing."""
+    numbers = {name: s.given.whole(name) for name in (*CHAIN, "max_running_requests")}  # read without an algorithm too: the parser does
     for text in s.given.refused.values():
         evidence = "The parser stops with 'invalid int value', 'invalid float value' or 'expected one argument'"
         yield s.fail("value", f"{s.title} does not start: {text}", None, text, evidence, "Mend the value.")
@@ -185,23 +214,20 @@ def values(s: Line) -> Iterator[Finding]:
         evidence = "A variable that the line does not set stands in its place"
         title = f"What {names} is cannot be read off the line"
         yield s.ask("value", title, None, names, evidence, "Write the value, or the line that sets the variable.")
-    for name in (*CHAIN, "max_running_requests"):
-        number = s.given.whole(name)
-        if number is not None and number < 1:
+    for name, number in numbers.items():
+        if number is not None and number < 1 and not (number == 0 and s.values["adaptive"]):
             evidence = "No version that was read refuses it when it starts; what follows drafts nothing, or fails at the first batch"
-            yield s.fail(
-                "value", f"{option(name)} {number} is no number of things", None, f"{option(name)} {number}", evidence, "Write 1 or more."
-            )
+            title, claim = f"{option(name)} is {number}, expected 1 or more", f"{option(name)} {number}"
+            yield s.fail("count", title, None, claim, evidence, "Write 1 or more.")
 
 
 def stopped(s: Line) -> Iterator[Finding]:
     """The rule at which the start-up ends."""
     stop = s.resolved.stop
     if stop is not None:
-        how = "the parser refuses it" if stop.raises == "SystemExit" else f"a {stop.raises} ends the start-up"
-        yield Finding(
-            f"flags.{stop.what}", f"{s.title} does not start: {stop.title}", Status.FAIL, _chain(s), f"{how} ({stop.read}).", {}, stop.next
-        )
+        how = "The parser refuses it" if stop.raises == "SystemExit" else f"A {stop.raises} ends the start-up"
+        title = f"{s.title} does not start: {stop.title}"
+        yield Finding(f"flags.{stop.what}", title, Status.FAIL, _chain(s), f"{how}: {stop.read}.", {}, stop.next)
 
 
 def _chain(s: Line) -> str:
@@ -210,14 +236,15 @@ def _chain(s: Line) -> str:
 
 
 def off(s: Line) -> Iterator[Finding]:
-    """Speculative flags without an algorithm: the engine serves without speculation."""
+    """Speculative flags, or a drafter, without an algorithm: the engine serves without speculation."""
     flags = [n for n in s.given.flags if n.startswith("speculative_")]
-    if s.resolved.stop is None and s.algorithm is None and flags and "speculative_algorithm" not in s.given.unknown:
+    meant = flags or s.drafter is not None
+    if s.resolved.stop is None and s.algorithm is None and meant and s.given.launch.given and not _open_ended(s):
         yield s.fail(
             "off",
             f"{s.title} serves without speculation: the line names no --speculative-algorithm",
             None,
-            " ".join(map(option, flags))[:300],
+            " ".join(map(option, flags))[:300] or "no speculative flags; there is a drafter",
             "Without the algorithm's name no drafter is loaded and the other speculative flags are not looked at",
             "Add --speculative-algorithm EAGLE3.",
         )
@@ -225,17 +252,32 @@ def off(s: Line) -> Iterator[Finding]:
 
 def algorithm(s: Line) -> Iterator[Finding]:
     """EAGLE for an EAGLE-3 drafter: no slots are captured (sgl-project/sglang PR#21272, #25673). And the other way round."""
-    if s.drafter is None or s.algorithm not in EAGLES:
+    if s.drafter is None or s.algorithm is None:
         return
     third, name = is_eagle3(s.drafter), s.given.text("speculative_algorithm")
     if third and s.algorithm == "EAGLE":
+        handed, own = (s.target or {}).get("hidden_size"), s.drafter.get("hidden_size")
+        apart = isinstance(handed, int) and isinstance(own, int) and handed != own
+        effect = (
+            f", {handed} wide, which a drafter of hidden size {own} cannot take"
+            if apart
+            else " and its fc is passed over; the accept length is then about 1.00 (public reports: sgl-project/sglang PR#21272 and #25673)"
+        )
         yield s.fail(
             "algorithm",
             f"{name} is given for an EAGLE-3 drafter: no slots are captured",
             None,
             f"--speculative-algorithm {name}; the drafter's architecture: {_first(s.drafter)}",
-            "With EAGLE (NEXTN is the same) the drafter is handed the target's last state alone and its fc is passed over; the accept length is "
-            "then about 1.00 (public reports: sgl-project/sglang PR#21272 and #25673)",
+            f"With EAGLE (NEXTN is the same) the drafter is handed the target's last state alone{effect}",
+            "Write --speculative-algorithm EAGLE3.",
+        )
+    elif third and s.algorithm not in EAGLES:
+        yield s.fail(
+            "algorithm",
+            f"{name} is given for an EAGLE-3 drafter: it is not used as one",
+            None,
+            f"--speculative-algorithm {name}; the drafter's architecture: {_first(s.drafter)}",
+            "Slots are captured for EAGLE3 alone",
             "Write --speculative-algorithm EAGLE3.",
         )
     if third is False and s.algorithm == "EAGLE3":
@@ -256,7 +298,8 @@ def is_eagle3(config: Mapping[str, Any]) -> bool | None:
         return kind == "eagle3"
     if name is None:
         return None
-    return "eagle3" in name.lower() or "eagle_config" in config or "draft_vocab_size" in config
+    third = "eagle3" in name.lower() or "eagle_config" in config or "draft_vocab_size" in config
+    return third or (False if "eagle" in name.lower() else None)
 
 
 def _first(config: Mapping[str, Any]) -> str | None:
@@ -297,7 +340,7 @@ def untold(s: Line) -> Iterator[Finding]:
 def draft_tokens(s: Line) -> Iterator[Finding]:
     """A chain (top-k 1) verifies steps + 1 tokens, whatever the line asks for."""
     asked, (steps, topk, tokens) = s.given.whole(TOKENS), s.resolved.chain
-    if asked is None or tokens is None or asked == tokens or s.values["adaptive"]:
+    if asked is None or tokens is None or asked == tokens or steps < 1 or s.values["adaptive"]:
         return
     reach = f"an accept length above {tokens} cannot be reached"
     yield s.fail(
@@ -378,7 +421,7 @@ def running_requests(s: Line) -> Iterator[Finding]:
 
 def graphs(s: Line) -> Iterator[Finding]:
     """Batches that run without a CUDA graph: the same accept length, fewer tokens a second (sgl-project/sglang PR#4247: 276 to 379 tok/s)."""
-    if s.algorithm is None or s.given.text("device") == "cpu":
+    if s.algorithm is None or not s.graphs or s.given.text("device") == "cpu":
         return
     on, largest = s.values["cuda_graph"], s.values["cuda_graph_max_bs"]
     flag, most = s.rules.get("graph_flags")["now"], s.values["max_running_requests"]

@@ -16,7 +16,8 @@ from eaglelab.engines.shell import Raw
 from eaglelab.findings import Finding, Status
 
 from . import options
-from .given import Given
+from .given import Given, as_written
+from .on_sglang import is_eagle3
 from .rules import neighbours, table
 
 KEYS = (
@@ -57,6 +58,7 @@ class Line:
     values: dict[str, Any]
     drafter: Mapping[str, Any] | None
     running: int | None
+    graphs: bool
 
     def fail(self, what: str, title: str, claim: str, evidence: str, then: str, read: str = "", **numbers: Any) -> Finding:
         source = f" (read in vLLM 0.32.0, {read})" if read else ""
@@ -68,16 +70,18 @@ class Line:
 
 
 def read(
-    launch: Launch, engine: Engine, target: Mapping[str, Any] | None, drafter: Mapping[str, Any] | None, running: int | None
+    launch: Launch, engine: Engine, target: Mapping[str, Any] | None, drafter: Mapping[str, Any] | None, running: int | None, graphs: bool
 ) -> tuple[dict[str, Any], dict[str, Any], list[Finding]]:
     """(given, effective, findings)."""
     version = neighbours(engine)[0]
     mine = launch if launch.engine in (None, "vllm") else Launch()
     given = Given(mine, options.options(engine, version))
     settings = {key.replace("-", "_"): value for key, value in mine.settings.items()}
-    line = Line(engine, given, settings, _values(given, settings, drafter), drafter, running)
+    line = Line(engine, given, settings, _values(given, settings, drafter), drafter, running, graphs)
     findings = [*_version(engine, version), *(finding for check in CHECKS for finding in check(line))]
     refused = any(f.id in REFUSALS and f.status is Status.FAIL for f in findings)
+    unread = any("is no JSON object" in problem for problem in mine.problems)
+    open_ = unread or any(f.id in REFUSALS for f in findings)
     asked = {
         "algorithm": settings.get("method"),
         "num_steps": whole(settings.get("num_speculative_tokens")),
@@ -85,7 +89,7 @@ def read(
         "num_draft_tokens": None,
         "max_running_requests": given.whole("max_num_seqs"),
     }
-    return asked, line.values | {"starts": not refused}, findings
+    return asked, line.values | {"starts": False if refused else None if open_ else True}, findings
 
 
 def method_of(settings: Mapping[str, Any]) -> str | None:
@@ -171,6 +175,8 @@ def _version(engine: Engine, version: str) -> Iterator[Finding]:
         title = "No version is given" if engine.version is None else f"{engine.title} was not read"
         evidence = "Options and keys of the speculative config differ between versions."
         then = "Compare with what the server logs at its start (speculative_config=…)."
+        if engine.version is None:
+            then = f"Give it: --engine vllm==VERSION, in a case `[engine] version`. {then}"
         title = f"{title}: the rules of vLLM {version} are taken"
         yield Finding("flags.version", title, Status.CANNOT_TELL, f"engine {engine}", evidence, next=then)
 
@@ -184,12 +190,11 @@ def unknown_options(s: Line) -> Iterator[Finding]:
             continue
         instead = removed.get(written) or options.nearest(written, s.given.known)
         evidence = "All options of vLLM 0.32.0 were looked up; its parser stops at a word that is none of them"
-        say = s.fail if s.engine.version in (None, "0.32.0") else s.ask
+        say = s.fail if s.engine.version == "0.32.0" else s.ask
         yield say(
             "unknown",
-            f"{s.engine.title} does not take --{written.replace('_', '-')}"
-            + (": an option of earlier versions" if written in removed else ""),
-            f"--{written.replace('_', '-')} {s.given.launch.given[written]}"[:120],
+            f"vLLM 0.32.0 does not take --{written.replace('_', '-')}" + (": an option of earlier versions" if written in removed else ""),
+            as_written(written, s.given.launch.given[written]),
             evidence,
             f"Write {instead}." if instead else "Leave it out.",
         )
@@ -238,11 +243,14 @@ def algorithm(s: Line) -> Iterator[Finding]:
     method = s.values["algorithm"]
     if method is None:
         written = [n for n in s.given.launch.given if n.startswith("spec") and n not in table()["vllm"]["removed_options"]]
-        if written and not s.given.has("speculative_config"):  # one that is no JSON is said elsewhere
+        launch = s.given.launch
+        open_ended = launch.problems or any(isinstance(word, Raw) for word in launch.arguments)  # one that is no JSON is said elsewhere
+        # A speculators folder that is served as the model brings its own speculative config (transformers_utils/config.py).
+        by_itself = "speculators_model_type" in (s.drafter or {})
+        if (written or (s.drafter is not None and launch.arguments and not by_itself)) and not open_ended:
             title = f"{s.engine.title} serves without speculation: no --speculative-config is read off the line"
-            yield s.fail(
-                "off", title, ", ".join(written), "Nothing else turns it on", 'Write --speculative-config \'{"method": "eagle3", …}\'.'
-            )
+            claim = ", ".join(written) or "no speculative flags; there is a drafter"
+            yield s.fail("off", title, claim, "Nothing else turns it on", 'Write --speculative-config \'{"method": "eagle3", …}\'.')
         return
     if method not in table()["vllm"]["methods"]:
         near = next(iter(difflib.get_close_matches(method.lower(), table()["vllm"]["methods"], n=1)), "eagle3")
@@ -250,8 +258,6 @@ def algorithm(s: Line) -> Iterator[Finding]:
         title = f"{s.engine.title} does not start: {method!r} is no method of its speculative config"
         yield s.fail("algorithm_name", title, f"method = {method!r}", evidence, f"Write {near}.", "config/speculative.py:40-88")
         return
-    from .on_sglang import is_eagle3
-
     third = None if s.drafter is None else is_eagle3(s.drafter)
     if (third and method != "eagle3") or (third is False and method == "eagle3"):
         how = "the line says so" if s.settings.get("method") else f"no method is given, and the path {s.settings.get('model')!r} decides"
@@ -363,7 +369,7 @@ def sampling(s: Line) -> Iterator[Finding]:
 
 def graphs(s: Line) -> Iterator[Finding]:
     v = s.values
-    if v["algorithm"] is None:
+    if v["algorithm"] is None or not s.graphs:
         return
     if v["cuda_graph"] is False:
         evidence = "Drafts of one token are short: without graphs launching them takes longer than computing them"

@@ -7,6 +7,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from eaglelab.engines.conventions import Engine
 
@@ -18,17 +19,22 @@ ENGINES = Path(__file__).parents[1]
 @cache
 def options(engine: Engine, version: str) -> frozenset[str] | None:
     """Names without dashes of a version that was read; None where its list was not."""
-    newest = tomllib.loads((ENGINES / "options.toml").read_text(encoding="utf-8"))[engine.name]
+    newest = _table(ENGINES / "options.toml")[engine.name]
     listed = newest["names"].split() if version == newest["version"] else []
     if engine.name == "vllm":
         return frozenset(listed) or None
-    by_version = tomllib.loads(Path(__file__).with_name("options.toml").read_text(encoding="utf-8"))
+    by_version = _table(Path(__file__).with_name("options.toml"))
     order = by_version["read"]
     if version not in order:
         return None
     place = order.index(version)
     groups = (g for g in by_version["groups"] if order.index(g["first"]) <= place <= order.index(g["last"]))
     return frozenset(name for group in groups for name in group["names"].split()) | {*SERVE_ONLY}
+
+
+@cache
+def _table(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)

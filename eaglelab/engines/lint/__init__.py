@@ -1,4 +1,5 @@
-"""A drafter's config against an engine version: what it ignores, reads with another meaning, cannot serve, or makes of its launch line.
+"""A drafter's config against an engine version: what it ignores, reads with another meaning or cannot serve. What it makes of
+its launch line by itself is `engines/effective/`'s to say.
 
 Each check is a small function from a `Subject` to findings; `lint` runs them all. Ids are `config.<what>`. Facts: `capabilities.toml`.
 """
@@ -18,11 +19,7 @@ from eaglelab.engines.training import framework_of, training_findings
 from eaglelab.findings import Finding, Status, by_severity
 
 CHECKS = (
-    line.launch,
-    line.algorithm,
-    line.draft_tokens,
     line.quantisation,
-    line.parallel,
     flags.architecture,
     flags.target,
     flags.layer_types,
