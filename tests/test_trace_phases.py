@@ -4,6 +4,7 @@ import json
 import math
 import random
 
+import numpy as np
 import pandas as pd
 import pytest
 import trace_builder as tb
@@ -15,6 +16,7 @@ from eaglelab.cli import main
 from eaglelab.timing.errors import TimingError
 from eaglelab.timing.phases import COLUMNS, Phase
 from eaglelab.timing.trace import cycles, kernels, read_trace
+from eaglelab.timing.trace.report import median_interval
 from eaglelab.timing.trace.spans import rule_of, rules
 
 TOLERANCE = 1e-6  # ms
@@ -99,7 +101,7 @@ def test_vllm_with_its_scopes(read):
     close(totals(report), expected(5, want))  # what the plan calls draft is launched in `execute_`, before forward: the target's
     assert report.engine == "vllm"
     assert list(report.cycles["verified"]) == [4.0] * 5
-    assert set(report.cycles["rank"]) == {"rank 1"}
+    assert set(report.cycles["rank"]) == {"DP0 rank 1"}
     assert "draft extend" in report.notes[0]
 
 
@@ -391,8 +393,22 @@ def test_a_long_wait_without_an_idle_span_is_no_part_of_a_cycle(read):
     report = read(b)
     assert list(report.cycles["wall_ms"]) == pytest.approx([0.165, 0.165, 0.162, 0.165, 0.162])
     assert report.outside["kind"].tolist() == ["idle"]
-    assert any("1 waits of more than 10 median cycles" in note for note in report.notes)
+    assert any("idle, not as part of a cycle: 1 (longer than 10 median cycles" in note for note in report.notes)
     assert report.by_batch()["batch"].tolist() == [1, 2, 3, 4, 5]
+
+
+def test_a_client_that_thinks_between_requests_makes_no_host_gap(read):
+    """Eight passes of waiting behind every eight, below what is always called idle; the gaps inside of requests are 3 us a cycle."""
+    b, at = TraceBuilder(), 1000.0
+    for _ in range(4):
+        prefill(b, at, at + 20)
+        for i in range(1, 9):
+            tb.cycle(b, "0.5.17", at + i * PERIOD, at + 20 + i * PERIOD)
+        at += 17 * PERIOD
+    report = read(b)
+    close(totals(report), expected(32) | {"host_gap_ms": 4 * 7 * 3 / 1e3})
+    idle = report.outside.set_index("kind").loc["idle"]
+    assert (idle["count"], idle["total_ms"]) == (3, pytest.approx(3 * (8 * PERIOD + 3) / 1e3))
 
 
 def test_plain_decoding_has_no_cycle_and_says_what_it_has(read, capsys, tmp_path):
@@ -413,6 +429,8 @@ def test_plain_decoding_has_no_cycle_and_says_what_it_has(read, capsys, tmp_path
             "total_ms": pytest.approx(0.57),
             "median_ms": pytest.approx(0.1),
             "target_ms": pytest.approx(0.07),
+            "target_low_ms": pytest.approx(0.07),
+            "target_high_ms": pytest.approx(0.07),
             "batch": 3,
         }
     ]
@@ -506,6 +524,36 @@ def test_half_of_the_events_missing_still_sums_up(read, seed):
     assert report.summary
 
 
+def test_a_file_that_ends_among_its_kernels_counts_no_half_cycle(read):
+    """Kineto writes the host's events first: every span is there, kernels of the first two cycles and a half alone."""
+    b = era_trace("0.5.23", 6)
+    b.events = [e for e in b.events if not (e["cat"] in ("kernel", "gpu_memcpy") and e["ts"] > 1400.0 + 2 * PERIOD + 100)]
+    report = read(b)
+    assert len(report.cycles) == 2
+    close(totals(report), expected(2) | {"host_gap_ms": 2 * 3 / 1e3})
+    assert any("kernels that they launched are not in the trace" in note and note.endswith(": 1") for note in report.notes)
+
+
+@pytest.mark.parametrize("calls", [True, False])
+def test_a_gpus_server_without_its_kernels_is_no_cpu(read, calls):
+    """activities CPU alone, or a driver that gave no kernels: spans of 25 us launched 100 us of work."""
+    b = era_trace("0.5.23")
+    b.events = [e for e in b.events if e["cat"] == "user_annotation" or (calls and e["cat"] == "cuda_runtime")]
+    report = read(b, deviceProperties=[] if calls else [{"id": 0, "name": "NVIDIA H200"}])
+    assert report.device == "host"
+    assert report.share(Phase.VERIFY) is None
+    assert "times of launching" in report.summary
+    assert '"activities": ["CPU", "GPU"]' in report.notes[0]
+    loop = read(era_trace_of_spans("eaglelab"), "loop.json", deviceProperties=[{"id": 0}])  # may well run on such a machine's CPU
+    assert loop.device == "cpu"
+
+
+def era_trace_of_spans(era):
+    b = era_trace(era)
+    b.events = [e for e in b.events if e["cat"] == "user_annotation"]
+    return b
+
+
 # -- ranks and files ------------------------------------------------------------------------------------------------------------------
 
 
@@ -528,6 +576,42 @@ def test_two_ranks_in_two_files_and_in_a_folder(tmp_path):
     assert table["draft_extend_ms"].to_dict() == pytest.approx({"TP0": 0.020, "TP1": 0.023})
     assert table["host_gap_ms"].to_dict() == pytest.approx({"TP0": 0.003, "TP1": 0.0})
     assert report.cycles.groupby("rank")["cycle"].apply(list).to_dict() == {"TP0": [0, 1, 2, 3, 4], "TP1": [0, 1, 2, 3, 4]}
+
+
+def test_nothing_is_counted_twice(tmp_path):
+    """The same file unpacked beside itself, given twice, and under another name; equal ranks are two."""
+    b = era_trace("0.5.23")
+    for name in ("a-TP-0.trace.json.gz", "a-TP-0.trace.json", "copy-TP-0.trace.json", "a-TP-1.trace.json"):
+        b.write(tmp_path / name)
+    report = checked(read_trace([tmp_path, tmp_path / "a-TP-0.trace.json"]))
+    assert report.by_rank().set_index("rank")["cycles"].to_dict() == {"TP0": 5, "TP1": 5}
+    assert sum("the same recording as a-TP-0.trace.json, left out" in note for note in report.notes) == 2
+
+
+def test_ranks_of_two_data_parallel_groups_of_vllm_are_two(tmp_path):
+    for group in (0, 1):
+        era_trace("vllm", lag=60.0 + group, bs=group + 1).write(tmp_path / f"dp{group}_pp0_tp0_dcp0_ep{group}_rank0.17.pt.trace.json.gz")
+    assert checked(read_trace(tmp_path)).by_rank()["rank"].tolist() == ["DP0 rank 0", "DP1 rank 0"]
+
+
+def test_engines_in_one_folder_are_said_to_be_several(tmp_path):
+    for era in ("vllm", "0.5.23"):
+        era_trace(era).write(tmp_path / f"{era}-rank0.json")
+    assert "several kinds are counted together (sglang on cuda, vllm on cuda)" in read_trace(tmp_path).notes[0]
+
+
+@pytest.mark.parametrize("n", [5, 6, 17, 65, 400])
+def test_the_interval_of_a_median_by_ranks(n):
+    """Ranks of the sign test: 2 * P(X < rank) <= 5 %, and no further rank is."""
+    values = np.random.default_rng(n).permutation(n) + 0.5  # its own rank
+    low, high = median_interval(values)
+    left = [sum(math.comb(n, k) for k in range(rank)) / 2**n for rank in range(n // 2)]
+    if n < 6:
+        assert math.isnan(low)
+        return
+    rank = max(i for i, p in enumerate(left) if p <= 0.025)
+    assert low == pytest.approx(rank - 0.5, abs=1 if n > 64 else 0)
+    assert low + high == n
 
 
 def test_a_merged_trace_is_split_by_rank(tmp_path):

@@ -22,6 +22,8 @@ NO_SCOPES = (
     "record with VLLM_CUSTOM_SCOPES_FOR_PROFILING=1 and VLLM_USE_V2_MODEL_RUNNER=0"
 )
 """The second model runner has no scopes (0.32.0, v1/worker/gpu/model_runner.py)."""
+LOST = 0.02
+"""Share of a pass's launches that may lack their kernels, beyond what is usual in the trace."""
 
 
 def attribute(recording: Recording) -> RankCycles:
@@ -83,7 +85,8 @@ def _on_device(recording: Recording) -> RankCycles:
     bounds = _bounds(number, kernels, len(line.passes))
     if line.engine == "vllm" and line.open_ended:
         result.notes.append(NO_SCOPES)
-    keep = whole_cycles(line, bounds[0], not by_stream and _launched_in_vain(launches, launch, line), result)
+    in_vain = np.zeros(len(line.passes), bool) if by_stream else _launched_in_vain(launches, launch, line)
+    keep = whole_cycles(line, bounds[0], in_vain, result)
     fill_in(result, line, keep, bounds, work, names, collective, Phase.HOST_GAP)
     return result
 
@@ -153,14 +156,20 @@ def _bounds(number: np.ndarray, kernels: Columns, passes: int) -> tuple[np.ndarr
     return begins, np.where(told, np.maximum(ends, begins), np.nan)
 
 
-def _launched_in_vain(launches: Columns, launch: np.ndarray, line: Timeline) -> bool:
-    """Whether the last pass launched more than the trace holds, which the passes before did not."""
+def _launched_in_vain(launches: Columns, launch: np.ndarray, line: Timeline) -> np.ndarray:
+    """Passes that launched more than the trace holds, [passes] bool: more than is usual (some calls named launch run nothing), the last pass by
+    any, the others by `LOST` (where kernels lack their launch, it is the pairing that was lost: then only the last)."""
     ran = np.isin(launches["correlation"], launches["correlation"][launch[launch >= 0]])
-    calls = launches["launch"] == 1
-    last = launches["at"] >= line.passes[-1].begin
-    missing = float((~ran[calls & last]).mean()) if (calls & last).any() else 0.0
-    usual = float((~ran[calls & ~last]).mean()) if (calls & ~last).any() else 0.0
-    return missing > usual
+    number = line.pass_at(launches["at"])
+    counted = (launches["launch"] == 1) & (number >= 0)
+    calls = np.bincount(number[counted], minlength=len(line.passes))
+    missing = np.bincount(number[counted & ~ran], minlength=len(line.passes)) / np.maximum(calls, 1)
+    some = (calls > 0) & (missing < 1)
+    usual = float(np.median(missing[some])) if some.any() else 0.0
+    allowed = np.full(len(calls), usual + LOST if (launch >= 0).all() else np.inf)
+    before = calls[:-1].sum()
+    allowed[-1] = float((missing[:-1] * calls[:-1]).sum() / before) if before else 0.0
+    return missing > allowed
 
 
 # -- the thread's timeline, where there is no device ------------------------------------------------------------------------------------
@@ -172,7 +181,9 @@ def _on_cpu(recording: Recording) -> RankCycles:
     if main is None:
         return RankCycles(None, "cpu")
     line = lines[main]
-    result = RankCycles(line.engine, "cpu")
+    # The loop of eaglelab.loop may run on the CPU of a machine with a GPU; an engine's build for a GPU does not.
+    hosts = bool((recording.launches.columns()["launch"] == 1).any()) or (recording.has_device and line.engine != "eaglelab")
+    result = RankCycles(line.engine, "host" if hosts else "cpu")
     names = recording.names.all
     ops = recording.operators.columns()
     ops = {key: column[ops["thread"] == main] for key, column in ops.items()}
@@ -181,7 +192,7 @@ def _on_cpu(recording: Recording) -> RankCycles:
 
     begins = np.array([p.begin for p in line.passes])
     ends = np.array([min(p.spans_end, p.until) for p in line.passes])
-    keep = whole_cycles(line, begins, False, result)
+    keep = whole_cycles(line, begins, np.zeros(len(begins), bool), result)
     if keep.any() and line.engine == "vllm" and line.open_ended:
         result.notes.append(NO_SCOPES)
     if keep.any() and not recording.operators_read:

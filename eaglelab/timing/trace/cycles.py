@@ -15,12 +15,13 @@ from eaglelab.timing.trace.divide import Divided, Layer, divide
 from eaglelab.timing.trace.passes import CODE, PHASES, Pass, Timeline
 
 IDLE_FACTOR = 10
-"""A wait after a pass of more than this many median cycles is no part of it: there was nothing to do."""
+"""A wait after a pass of more than this many median cycles is no part of it: there was nothing to do. Before a pass with new prompts one is
+enough: the requests before had ended."""
 FEW_CYCLES = 3
 """Below this many cycles no wait is called long."""
 COMPUTE, COPY, TALK, HIDDEN, SPAN = range(5)
 """Kernels and operators; copies; collectives; collectives of which only pieces are exposed (CPU); what spans alone tell (CPU)."""
-ORDER = {"cuda": (COMPUTE, COPY, TALK), "cpu": (TALK, SPAN, COMPUTE)}
+ORDER = {"cuda": (COMPUTE, COPY, TALK), "cpu": (TALK, SPAN, COMPUTE), "host": (TALK, SPAN, COMPUTE)}
 """The first that covers an instant owns it. On a CPU the loop's thread does one thing at a time, and what an operator does its span tells."""
 OF_TARGET = [CODE[phase] for phase in (Phase.DECODE, Phase.PREFILL, Phase.VERIFY)]
 PORTION = 100_000
@@ -34,9 +35,10 @@ class RankCycles:
 
     engine: str | None
     device: str
+    """`cuda`, `cpu`, or `host`: spans of the CPU that drives a GPU, whose kernels were not recorded."""
     cycles: list[dict[str, Any]] = field(default_factory=list)
     outside: list[tuple[str, int | None, float, float]] = field(default_factory=list)
-    """Kind, batch, ms, ms of the target's own pass: one a pass that is no cycle."""
+    """Kind, batch, ms, ms of the target's own pass, its collectives included: one a pass that is no cycle."""
     collectives: list[tuple[str, str, float, float]] = field(default_factory=list)
     """Collective, phase, ms, exposed ms: one a run."""
     unattributed: dict[str, tuple[int, float]] = field(default_factory=dict)
@@ -62,8 +64,9 @@ class Work:
     """The row that this one is a piece of; mostly itself."""
 
 
-def whole_cycles(line: Timeline, begins: np.ndarray, cut_last: bool, result: RankCycles) -> np.ndarray:
-    """The cycles that count, [passes] bool: the first and the last pass of a recording only where they are whole."""
+def whole_cycles(line: Timeline, begins: np.ndarray, in_vain: np.ndarray, result: RankCycles) -> np.ndarray:
+    """The cycles that count, [passes] bool: without passes of which the trace lacks kernels (`in_vain` [passes] bool), and the first and the last
+    pass of a recording only where they are whole."""
     passes = line.passes
     result.passes = Counter(p.kind for p in passes)
     keep = np.array([p.kind == "verify" for p in passes], bool) & ~np.isnan(begins)
@@ -75,12 +78,17 @@ def whole_cycles(line: Timeline, begins: np.ndarray, cut_last: bool, result: Ran
         return keep
     usual = Counter(stage for p in passes if p.kind == "verify" for stage in p.stages)
     needed = {stage for stage, count in usual.items() if count > result.passes["verify"] / 2}
-    if keep[-1] and (cut_last or line.open_ended or not needed <= passes[-1].stages):
+    if keep[-1] and (in_vain[-1] or line.open_ended or not needed <= passes[-1].stages):
         keep[-1] = False
         result.notes.append("the last cycle was cut by the end of the recording and is left out")
     if keep[0] and not needed <= passes[0].stages:
         keep[0] = False
         result.notes.append("the first cycle was cut by the beginning of the recording and is left out")
+    if lost := int((keep & in_vain).sum()):
+        keep &= ~in_vain
+        result.notes.append(
+            f"cycles left out, since kernels that they launched are not in the trace (its end is cut off, or records were dropped): {lost:,}"
+        )
     return keep
 
 
@@ -101,40 +109,42 @@ def fill_in(
     inside = np.flatnonzero(keep)
     table = np.zeros((len(inside), len(PHASES)))
     exposed = np.zeros(len(work.start))
-    for first, divided, talking, code in _pieces(starts[inside], stops[inside], work, ORDER[result.device], gap):
+    of_target = np.zeros(len(passes))
+    for first, divided, talking, of, code in _pieces(starts[inside], stops[inside], work, ORDER[result.device], gap):
         np.add.at(table, (first + divided.window, code), divided.length / 1e3)
+        np.add.at(of_target, inside[first + divided.window[of]], divided.length[of] / 1e3)
         np.add.at(exposed, work.owner[divided.item[talking]], divided.length[talking])
         _unattributed(result, work, divided, code, names)
     for row, i in enumerate(inside):
         one: dict[str, Any] = {"start_ms": float(starts[i]) / 1e3, "wall_ms": float(stops[i] - starts[i]) / 1e3}
-        one |= {"batch": passes[i].batch, "verified": passes[i].verified}
+        one |= {"batch": passes[i].batch, "verified": passes[i].verified, "target_ms": float(of_target[i])}
         one |= {COLUMNS[phase]: float(table[row, number]) for number, phase in enumerate(PHASES)}
         result.cycles.append(one)
     beside = np.array([i for i, one in enumerate(passes) if one.kind != "verify" and not np.isnan(starts[i])], np.int64)
-    of_target = np.zeros(len(beside))
-    for first, divided, _, code in _pieces(starts[beside], stops[beside], work, ORDER[result.device], gap):
-        own = np.isin(code, OF_TARGET)
-        np.add.at(of_target, first + divided.window[own], divided.length[own] / 1e3)
-    for i, ms in zip(beside, of_target, strict=True):
-        result.outside.append((passes[i].kind, passes[i].batch, float(stops[i] - starts[i]) / 1e3, float(ms)))
+    for first, divided, _, of, _ in _pieces(starts[beside], stops[beside], work, ORDER[result.device], gap):
+        np.add.at(of_target, beside[first + divided.window[of]], divided.length[of] / 1e3)
+    for i in beside:
+        result.outside.append((passes[i].kind, passes[i].batch, float(stops[i] - starts[i]) / 1e3, float(of_target[i])))
     result.outside += [("idle", None, wait / 1e3, 0.0) for wait in idle + waits]
     if waits:
-        result.notes.append(f"{len(waits):,} waits of more than {IDLE_FACTOR} median cycles count as idle, not as part of a cycle")
+        limits = f"{IDLE_FACTOR} median cycles, or than one before new prompts"
+        result.notes.append(f"waits that count as idle, not as part of a cycle: {len(waits):,} (longer than {limits})")
     _collectives(result, work, exposed, (starts[inside], stops[inside]), lambda number: kind_of(names[number]) or "collective")
 
 
 def _pieces(
     starts: np.ndarray, stops: np.ndarray, work: Work, order: tuple[int, ...], gap: Phase
-) -> Iterator[tuple[int, Divided, np.ndarray, np.ndarray]]:
-    """Windows [n] us, portion by portion: (the portion's first window, every instant with its owner, which pieces are a collective's, each
-    piece's phase)."""
+) -> Iterator[tuple[int, Divided, np.ndarray, np.ndarray, np.ndarray]]:
+    """Windows [n] us, portion by portion: (the portion's first window, every instant with its owner, which pieces are a collective's, which are
+    of the target's pass, its collectives included, each piece's phase)."""
     for first, last in _portions(starts, work.start):
         divided, talking = _divided((starts[first:last], stops[first:last]), work, order)
         code = np.full(len(divided.item), CODE[gap])
         owned = divided.item >= 0
         code[owned] = work.code[divided.item[owned]]
+        of_target = owned & np.isin(code, OF_TARGET)
         code[talking] = CODE[Phase.COMMUNICATION]
-        yield first, divided, talking, code
+        yield first, divided, talking, of_target, code
 
 
 def _portions(starts: np.ndarray, work: np.ndarray) -> list[tuple[int, int]]:
@@ -173,8 +183,9 @@ def _windows(
     lengths = (stops - starts)[keep]
     if len(lengths) >= FEW_CYCLES:
         limit = IDLE_FACTOR * float(np.median(lengths))
-        for i in told:
-            if passes[i].kind != "idle" and stops[i] - ends[i] > limit:
+        for i, there in pairwise([*told, -1]):
+            new = there >= 0 and passes[there].kind in ("prefill", "mixed")
+            if passes[i].kind != "idle" and stops[i] - ends[i] > (limit / IDLE_FACTOR if new else limit):
                 waits.append(float(stops[i] - ends[i]))
                 stops[i] = ends[i]
     return starts, stops, idle, waits

@@ -108,6 +108,8 @@ class Recording:
     other_spans: Counter = field(default_factory=Counter)
     """Annotations that no rule knows."""
     operators_read: bool = False
+    has_device: bool = False
+    """The file tells of a GPU, whether or not its kernels were recorded."""
 
 
 def read_recordings(path: Path) -> tuple[list[Recording], list[str]]:
@@ -161,12 +163,12 @@ def _processes(whole: Recording) -> list[Recording]:
 
 
 def file_rank(path: Path, metadata: dict[str, Any]) -> str:
-    """`TP0`, `TP1 DP0`, `rank 3`: from the file's name, else from `distributedInfo`; `` where nothing tells."""
+    """`TP0`, `TP1 DP0`, `rank 3`, `DP1 rank 0`: from the file's name, else from `distributedInfo`; `` where nothing tells."""
     name = path.name
     found = re.search(r"(?<![a-z])rank[-_]?(\d+)", name)
-    if found:
-        return f"rank {int(found[1])}"
     parts = [f"{kind.upper()}{int(number)}" for kind, number in RANK.findall(name)]
+    if found:  # vLLM 0.32 (v1/worker/gpu_worker.py): dp1_pp0_tp0_…_rank0, a rank's number within its data-parallel group
+        return " ".join([*(part for part in parts if part.startswith("DP")), f"rank {int(found[1])}"])
     if parts:
         return " ".join(parts)
     info = metadata.get("distributedInfo")
@@ -193,6 +195,8 @@ class _Reader:
         whole = self.ranks.get("")
         if whole is not None:
             whole.rank = file_rank(self.file.path, self.file.metadata)
+        for rank in self.ranks.values():
+            rank.has_device = bool(self.file.metadata.get("deviceProperties"))
 
     def rank(self, event: Event) -> Recording:
         label = ""

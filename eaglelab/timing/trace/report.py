@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -18,13 +19,22 @@ from eaglelab.timing.trace.attribute import attribute
 from eaglelab.timing.trace.cycles import RankCycles
 from eaglelab.timing.trace.recording import Recording, read_recordings
 
-CYCLE_COLUMNS = ("file", "rank", "cycle", "start_ms", "wall_ms", "batch", "verified", *COLUMNS.values())
+CYCLE_COLUMNS = ("file", "rank", "cycle", "start_ms", "wall_ms", "batch", "verified", "target_ms", *COLUMNS.values())
 LOW, HIGH = 0.05, 0.95
 LARGEST = 30
 """Names of what is unattributed that are kept."""
 ENDINGS = (".json", ".json.gz")
 NO_RUN = re.compile(r"capture|server_args|distributedInfo")
 """Files beside traces of a run, by name: graph captures, settings."""
+WHERE = {
+    "cuda": "kernels on the device",
+    "cpu": "spans on the CPU",
+    "host": "launching, on the host of a GPU",
+}
+NO_KERNELS = (
+    "a GPU ran this and the trace holds none of its kernels: the times say how long the host took to launch each stage, not how long the stage took; "
+    'record both (SGLang: POST /start_profile with {"activities": ["CPU", "GPU"]}; torch: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])'
+)
 WANTED = "no step of SGLang, vLLM or eaglelab's loop"
 
 
@@ -36,10 +46,10 @@ class TraceReport:
     engine: str | None
     """`sglang`, `vllm`, `eaglelab` (the loop of `eaglelab.loop`), None where nothing tells."""
     device: str
-    """`cuda` (kernels were recorded) or `cpu`."""
+    """`cuda` (kernels were recorded), `cpu`, or `host`: a GPU ran it and its kernels were not recorded, so that times are those of launching."""
     cycles: pd.DataFrame
-    """One row a cycle and rank: file, rank, cycle, start_ms, wall_ms, batch, verified (tokens a request, where told), then a column a phase
-    (`phases.COLUMNS`). In every row the phases sum to wall_ms."""
+    """One row a cycle and rank: file, rank, cycle, start_ms, wall_ms, batch, verified (tokens a request, where told), target_ms (the target's pass,
+    collectives in it included), then a column a phase (`phases.COLUMNS`). In every row the phases sum to wall_ms."""
     phases: pd.DataFrame
     """One row a phase, over all cycles: phase, total_ms, share, median_ms, low_ms, high_ms (5 to 95 % of cycles), cycles (in which it occurs)."""
     collectives: pd.DataFrame
@@ -48,7 +58,8 @@ class TraceReport:
     """The largest of what no span claims: name, count, total_ms."""
     outside: pd.DataFrame
     """Steps that are no speculative cycle: kind (prefill, decode, mixed, idle, other), count, total_ms, median_ms, target_ms (of it the target's
-    own pass, median: what a verify pass compares with), batch; one row a kind and batch."""
+    own pass, median: what a verify pass compares with), target_low_ms and target_high_ms (95 % interval of that median, NaN for few steps), batch;
+    one row a kind and batch."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -72,8 +83,8 @@ class TraceReport:
         return table.reset_index()
 
     def share(self, phase: Phase) -> float | None:
-        """Of the time of all cycles; None without cycles."""
-        if not self.speculative:
+        """Of the time of all cycles; None without cycles, and where only launching was timed (`host`)."""
+        if not self.speculative or self.device == "host":
             return None
         return float(self.phases.set_index("phase").loc[phase.value, "share"])
 
@@ -86,7 +97,7 @@ class TraceReport:
         ranks = self.cycles["rank"].nunique()
         told = sorted(((float(s), p) for p, s in zip(self.phases["phase"], self.phases["share"], strict=True) if s > 0), reverse=True)
         parts = ", ".join(f"{phase} {share:.1%}" for share, phase in told)
-        where = "kernels on the device" if self.device == "cuda" else "spans on the CPU"
+        where = WHERE[self.device]
         over = f" of {ranks} ranks" if ranks > 1 else ""
         most = f"\n{told[0][1]} dominates: {told[0][0]:.1%} of the time" if told and told[0][0] > 0.5 else ""
         return f"{count:,} cycles{over} ({self.engine}, times of {where}), median {wall:.3f} ms: {parts}{most}"
@@ -118,7 +129,8 @@ def read_trace(paths: str | Path | Sequence[str | Path]) -> TraceReport:
     if not given:
         raise TimingError("no trace was given: expected files of PyTorch's profiler (.json, .json.gz) or a folder of them")
     notes: list[str] = []
-    files = [file for path in given for file in _files(Path(path), notes)]
+    files = list({file.resolve(): file for path in given for file in _files(Path(path), notes)}.values())
+    once: dict[tuple, Path] = {}
     results: list[tuple[Recording, RankCycles]] = []
     used: list[Path] = []
     first_error: TimingError | None = None
@@ -137,6 +149,10 @@ def read_trace(paths: str | Path | Sequence[str | Path]) -> TraceReport:
         notes += [prefix + note for note in said]
         for recording in recordings:
             found = attribute(recording)
+            first = once.setdefault(_times(recording, found), file)
+            if first is not file:
+                notes.append(f"{file.name}: the same recording as {first.name}, left out")
+                continue
             notes += [
                 (f"{file.name}: " if len(files) > 1 else f"{recording.rank}: " if len(recordings) > 1 else "") + n for n in found.notes
             ]
@@ -145,6 +161,12 @@ def read_trace(paths: str | Path | Sequence[str | Path]) -> TraceReport:
     if not used and first_error is not None:
         raise first_error
     return _report(tuple(used), results, notes, others)
+
+
+def _times(recording: Recording, found: RankCycles) -> tuple:
+    """What no two recordings share: the lengths of their passes. A rank without passes equals itself alone."""
+    lengths = (*(one["wall_ms"] for one in found.cycles), *(ms for _, _, ms, _ in found.outside))
+    return (recording.rank, found.engine, *lengths) if lengths else (id(recording),)
 
 
 def _files(path: Path, notes: list[str]) -> list[Path]:
@@ -177,7 +199,8 @@ def _report(files: tuple[Path, ...], results: list[tuple[Recording, RankCycles]]
     cycles["verified"] = cycles["verified"].astype("float64")
     engines = Counter(found.engine for _, found in results if found.engine)
     engine = engines.most_common(1)[0][0] if engines else None
-    device = "cuda" if any(found.device == "cuda" for _, found in results) else "cpu"
+    devices = {found.device for _, found in results if found.cycles or found.outside}
+    device = next((one for one in WHERE if one != "cpu" and one in devices), "cpu")
     notes = _first_notes(cycles, results, others, engine) + list(dict.fromkeys(notes))
     return TraceReport(
         files,
@@ -194,22 +217,27 @@ def _report(files: tuple[Path, ...], results: list[tuple[Recording, RankCycles]]
 
 def _first_notes(cycles: pd.DataFrame, results: list[tuple[Recording, RankCycles]], others: Counter[str], engine: str | None) -> list[str]:
     passes = sum((found.passes for _, found in results), Counter())
+    kinds = Counter(f"{found.engine} on {found.device}" for _, found in results if found.passes)
+    pooled = [f"recordings of several kinds are counted together ({', '.join(sorted(kinds))}): read them apart"] if len(kinds) > 1 else []
+    if any(found.device == "host" for _, found in results):
+        pooled.append(NO_KERNELS)
     if len(cycles):
-        first = []
-        if engine == "vllm":
+        first = pooled
+        if engine == "vllm" and cycles[COLUMNS[Phase.DRAFT]].any():
             first.append("vLLM opens no span for draft extend: the drafter's pass over what was accepted is in draft")
-        if any(found.device == "cpu" for _, found in results):
+        if any(found.device == "cpu" and found.cycles for _, found in results):
             first.append("CPU times: how long the loop's thread was in each stage")
         if passes["mixed"]:
             first.append(
-                f"{passes['mixed']:,} steps hold prompts beside requests in decode (mixed): they stand outside, whether or not they verify"
+                f"mixed steps, prompts beside requests in decode: {passes['mixed']:,}; they stand outside, whether or not they verify"
             )
         return first
     if passes["verify"]:
         return [f"no whole speculative cycle: {passes['verify']} seen, cut by the recording's beginning or end; record more steps"]
-    told = ", ".join(f"{kind} steps {count:,}" for kind, count in passes.most_common())
+    words = {"decode": "plain decode steps", "other": "steps of which no span tells what they do"}
+    told = ", ".join(f"{words.get(kind, f'{kind} steps')} {count:,}" for kind, count in passes.most_common())
     if told:
-        return [f"no speculative cycle in this trace; found instead: {told.replace('decode', 'plain decode', 1)}"]
+        return [f"no speculative cycle in this trace; found instead: {told}", *pooled]
     seen = ", ".join(f"`{name}`" for name, _ in others.most_common(4))
     return [f"no speculative cycle: {WANTED} in this trace" + (f"; its spans are {seen}" if seen else "; it has no spans at all")]
 
@@ -260,11 +288,25 @@ def _unattributed(parts: Iterable[dict[str, tuple[int, float]]]) -> pd.DataFrame
 
 def _outside(rows: Iterable[tuple[str, int | None, float, float]]) -> pd.DataFrame:
     made = [
-        (kind, len(ms), float(ms[:, 0].sum()), float(np.median(ms[:, 0])), float(np.median(ms[:, 1])), batch)
+        (kind, len(ms), float(ms[:, 0].sum()), float(np.median(ms[:, 0])), float(np.median(ms[:, 1])), *median_interval(ms[:, 1]), batch)
         for (kind, batch), ms in _grouped(rows, 2)
     ]
-    table = pd.DataFrame(made, columns=["kind", "count", "total_ms", "median_ms", "target_ms", "batch"])
+    table = pd.DataFrame(made, columns=["kind", "count", "total_ms", "median_ms", "target_ms", "target_low_ms", "target_high_ms", "batch"])
     return table.astype({"batch": "Int64"})
+
+
+def median_interval(values: np.ndarray) -> tuple[float, float]:
+    """95 % interval of the median of values [n], by the ranks that a binomial distribution leaves out; NaN below 6, where none has 95 %."""
+    n, rank, below = len(values), 0, 0.0
+    if n > 64:
+        rank = int((n - 1.96 * math.sqrt(n)) / 2)
+    else:
+        while (below := below + math.comb(n, rank) / 2**n) <= 0.025:
+            rank += 1
+    if rank == 0:
+        return math.nan, math.nan
+    ordered = np.sort(values)
+    return float(ordered[rank - 1]), float(ordered[n - rank])
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
