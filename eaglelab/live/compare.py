@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from eaglelab.live.prompts import Prompt
 from eaglelab.served.recording import Recording, Request
 from eaglelab.text import first_difference, token_texts
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from eaglelab.dumps import Sample
     from eaglelab.replay import Judge
 
@@ -116,6 +116,8 @@ Gap = Callable[[Request, int, int, int], float | None]
 
 
 def compare_text(recording: Recording, prompts: Sequence[Prompt], tokenizer: Any | None = None, gap: Gap | None = None) -> TextComparison:
+    import pandas as pd
+
     expected = {p.index: p.answer for p in prompts}
     asked = [(r, expected.get(r.index)) for r in recording.requests]
     rows = [_row(r, answer, tokenizer, gap) for r, answer in asked if answer and r.token_ids is not None]
