@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from eaglelab.acceptance import accept_length_from_joint
 from eaglelab.engines.launch import parse_launch
 from eaglelab.live.prompts import Prompt
+from eaglelab.timing.acceptance import Expected
+from eaglelab.timing.cost import cost_rows
 from eaglelab.timing.errors import TimingError
-from eaglelab.timing.measured import Measured
+from eaglelab.timing.measured import Measured, MeasuredTable
 from eaglelab.timing.setting import Setting
 from eaglelab.timing.sweep import store as stores
-from eaglelab.timing.sweep.choose import choose, gains
+from eaglelab.timing.sweep.choose import choose, gains, setting_of
 from eaglelab.timing.sweep.command import Template, parse_axis, parse_flags
 from eaglelab.timing.sweep.measure import asked, numbers, run_batch, same_text, steady
 from eaglelab.timing.sweep.plan import NOISE, Knowledge, auto_settings, decide, parse_settings
@@ -104,11 +106,11 @@ def test_it_stops_going_up_where_nothing_can_be_won():
 
 
 def test_a_poor_drafter_gets_no_server_and_a_good_one_does():
-    poor = Knowledge(accept=lambda s: (1.005, 1.0, 1.006))
+    poor = Knowledge(accept=lambda s: Expected(1.005, 1.0, 1.006, "hand"))
     found = decide(Setting(5), [1, 8], poor, asked_for=False, engine="sglang")
     assert not found.tried
     assert "where off is 1" in found.reason
-    good = decide(Setting(5), [1, 8], Knowledge(accept=lambda s: (2.5, 2.4, 2.6)), asked_for=False, engine="sglang")
+    good = decide(Setting(5), [1, 8], Knowledge(accept=lambda s: Expected(2.5, 2.4, 2.6, "hand")), asked_for=False, engine="sglang")
     assert good.tried
     assert good.bounds[8][1] == pytest.approx(2.6 * 1.03 / 1.05)
     assert decide(Setting(5), [1], poor, asked_for=True, engine="sglang").reason == "asked for"
@@ -123,11 +125,27 @@ def test_a_setting_that_could_win_at_one_batch_size_is_tried():
 
 
 def test_a_replay_that_a_server_beats_is_no_bound():
-    known = Knowledge(rows_of(law((0.9, 0.8, 0.7), 0.05, 0.01), [Setting(1)]), accept=lambda s: (1.1, 1.05, 1.15))
+    known = Knowledge(rows_of(law((0.9, 0.8, 0.7), 0.05, 0.01), [Setting(1)]), accept=lambda s: Expected(1.1, 1.05, 1.15, "hand"))
     assert known.beaten(1)
     assert known.accept_bounds(1, Setting(2))[1] > 2.5
-    held = Knowledge(rows_of(law((0.1, 0.08, 0.07), 0.05, 0.01), [Setting(1)]), accept=lambda s: (1.1, 1.05, 1.15))
+    held = Knowledge(rows_of(law((0.1, 0.08, 0.07), 0.05, 0.01), [Setting(1)]), accept=lambda s: Expected(1.1, 1.05, 1.15, "hand"))
     assert held.accept_bounds(1, Setting(2))[1] == pytest.approx(1.15 * 1.03)
+
+
+def test_a_replay_of_one_sample_has_no_interval_and_bounds_nothing():
+    known = Knowledge(accept=lambda s: Expected(1.01, 1.01, 1.01, "one sample"))
+    assert known.accept_bounds(1, Setting(3)) == (1.0, 4.0)
+    found = decide(Setting(3), [1], known, asked_for=False, engine="sglang")
+    assert found.tried
+    assert found.to_json()["accept_length"] == {"value": 1.01, "low": None, "high": None}
+
+
+def test_repeats_that_differ_loosen_what_they_bound():
+    """Off at 80 and 100, a chain of one at 90 and 120, accept length 1.5: a cycle cost 1.5 * 80 / 120 = 1 to 1.5 * 100 / 90 = 1.667 plain steps."""
+    rows = [Measured(1, OFF, 80.0), Measured(1, OFF, 100.0), Measured(1, Setting(1), 90.0, 1.5), Measured(1, Setting(1), 120.0, 1.5)]
+    low, high = Knowledge(rows).costs(1)[Setting(1)]
+    assert (low, high) == (pytest.approx(1.0 * (1 - NOISE)), pytest.approx(1.5 * 100 / 90 * (1 + NOISE)))
+    assert Knowledge(rows).speedups(1) == {Setting(1): pytest.approx(105 / 90)}
 
 
 def test_trees_are_bounded_by_what_is_smaller_and_vllm_has_none():
@@ -152,6 +170,10 @@ def test_settings_as_they_are_written():
     assert parse_settings("3,off,2-1-3,5-4-8,3") == (OFF, Setting(3), Setting(2), Setting(5, 4, 8))
     for text, said in (
         ("x", "expected off, STEPS"),
+        ("1.5", "one or three numbers"),
+        ("99999", "at most four digits"),
+        ("", "names no setting"),
+        (" , ", "names no setting"),
         ("3-1", "one or three"),
         ("3-1-16", "verifies 4 tokens"),
         ("1-4-8", "2 to 5 nodes"),
@@ -419,7 +441,7 @@ def test_without_a_baseline_or_with_too_few_requests_nothing_is_told():
     assert choose([row(OFF, 150)], "")[0].best == "cannot tell"
     few = choose([row(OFF, 100, n=3), row(Setting(1), 150, 1.5, n=3)], "")[0]
     assert few.best == "cannot tell"
-    assert "more prompts or three repeats" in few.text
+    assert "more prompts or repeats" in few.text
 
 
 def test_a_gain_above_the_accept_length_is_no_gain():
@@ -435,6 +457,14 @@ def test_repeats_widen_the_interval_that_requests_give():
     gain = next(g for g in gains(steady_rows) if not g.setting.off)
     assert (gain.gain, gain.spread) == (pytest.approx(1.5), (110, 190))
     assert gain.low < 1 < gain.high
+    two = gains(
+        [row(OFF, s, repeat=r) for r, s in enumerate((5.44, 8.55))] + [row(Setting(1), s, 1.5, r) for r, s in enumerate((8.9, 9.1))]
+    )[1]
+    assert two.low < 1 < two.high  # two repeats of a noisy baseline are enough to doubt
+    # `eaglelab cost` on the same runs: the same gain and the same width
+    (cost,) = cost_rows(MeasuredTable(tuple(Measured(1, setting_of(r), r["tok_s"], r["accept_length"]) for r in steady_rows)))
+    assert (gain.gain, gain.r) == (cost.speedup, cost.r)
+    assert gain.high / gain.low == pytest.approx(cost.speedup_interval[1] / cost.speedup_interval[0])
     whole = gains([row(OFF, 100), row(Setting(1), 120, 1.5, of="whole")])
     assert {g.of for g in whole} == {"whole"}
 

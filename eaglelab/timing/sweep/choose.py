@@ -1,8 +1,8 @@
 """What the results say: each setting's gain over no speculation with its interval, and the best one at each batch size.
 
 The gain is the ratio of the throughputs, of medians over repeats. Its interval comes from the requests, each prompt compared with itself (what
-makes one text easier than the next falls out as far as both runs wrote it), and from the repeats where there are three or more; the wider
-one counts. Neither knows how much a second start of the same server would differ.
+makes one text easier than the next falls out as far as both runs wrote it), and from the repeats where there are any; the wider one
+counts. Neither knows how much a second start of the same server would differ.
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from eaglelab.acceptance import Z95
+from eaglelab.timing.cost import CostRow, cost_rows
+from eaglelab.timing.intervals import ratio_of_repeats, t95
+from eaglelab.timing.measured import Measured, MeasuredTable
 from eaglelab.timing.setting import Setting
 
+OFF = Setting(0)
 FEW_REQUESTS = 4
 """Below so many different prompts there is no interval."""
-FEW_REPEATS = 3
 CANNOT_TELL = "cannot tell"
 CHEAPEST = 0.9
-"""A cycle verifies at least one token, which a plain step computes too: a cost below this many plain steps is no cost but another machine state."""
+"""A cycle verifies at least one token, which a plain step computes too: a cost below this many plain steps is of something else that differs."""
 
 
 @dataclass(frozen=True)
@@ -80,32 +82,35 @@ def gains(rows: Sequence[dict[str, Any]]) -> list[Gain]:
     for row in rows:
         by.setdefault(setting_of(row), []).append(row)
     of = "steady" if all(row["tok_s_of"] == "steady" for row in rows) else "whole"
-    base = by.get(Setting(0))
-    return [_gain(setting, by[setting], base, of) for setting in sorted(by)]
+    off = by.get(OFF)
+    table = MeasuredTable(tuple(Measured(r["batch"], setting_of(r), r[of]["tok_s"], r["accept_length"]) for r in rows))
+    costs = {c.measured.setting: c for c in cost_rows(table)}
+    return [_gain(setting, by[setting], costs.get(setting), off, of) for setting in sorted(by)]
 
 
 def setting_of(row: dict[str, Any]) -> Setting:
     return Setting(row["steps"], row["topk"], row["draft_tokens"])
 
 
-def _gain(setting: Setting, rows: Sequence[dict[str, Any]], base: Sequence[dict[str, Any]] | None, of: str) -> Gain:
-    speeds = [row[of]["tok_s"] for row in rows]
-    lengths = [row["accept_length"] for row in rows if row["accept_length"] is not None]
-    length = statistics.median(lengths) if lengths and not setting.off else None
+def _gain(setting: Setting, rows: Sequence[dict[str, Any]], cost: CostRow | None, off: Sequence[dict[str, Any]] | None, of: str) -> Gain:
+    """cost: of all but off."""
     told = [row["same_text"] for row in rows if row.get("same_text")]
-    same = (sum(t[0] for t in told), sum(t[1] for t in told)) if told else None
-    gain = low = high = None
-    if setting.off:
-        gain = 1.0
-    elif base:
-        gain = statistics.median(speeds) / statistics.median(row[of]["tok_s"] for row in base)
-        wide = interval(rows, base, of)
-        if wide is not None:
-            low, high = gain * math.exp(-wide), gain * math.exp(wide)
-    asked = sum(row["requests"] for row in rows)
-    r = length / gain if length is not None and gain else None
-    spread = (min(speeds), max(speeds))
-    return Gain(rows[0]["batch"], setting, statistics.median(speeds), spread, len(rows), asked, length, gain, low, high, r, of, same)
+    speeds = [row[of]["tok_s"] for row in rows]
+    found = Gain(
+        rows[0]["batch"],
+        setting,
+        statistics.median(speeds),
+        (min(speeds), max(speeds)),
+        len(rows),
+        sum(row["requests"] for row in rows),
+        None if cost is None else cost.measured.accept_length,
+        1.0 if cost is None else cost.speedup,
+        r=None if cost is None else cost.r,
+        of=of,
+        same_text=(sum(t[0] for t in told), sum(t[1] for t in told)) if told else None,
+    )
+    wide = interval(rows, off, of) if off and not setting.off else None
+    return found if wide is None else replace(found, low=found.gain * math.exp(-wide), high=found.gain * math.exp(wide))
 
 
 def interval(rows: Sequence[dict[str, Any]], base: Sequence[dict[str, Any]], of: str) -> float | None:
@@ -121,7 +126,7 @@ def _by_request(rows: Sequence[dict[str, Any]], base: Sequence[dict[str, Any]]) 
         return None
     pulls = [one[p] - other[p] for p in shared]
     mean = sum(pulls) / len(pulls)
-    return _quantile(len(pulls) - 1) * math.sqrt(sum((x - mean) ** 2 for x in pulls) * len(pulls) / (len(pulls) - 1))
+    return t95(len(pulls) - 1) * math.sqrt(sum((x - mean) ** 2 for x in pulls) * len(pulls) / (len(pulls) - 1))
 
 
 def _pulls(rows: Sequence[dict[str, Any]]) -> dict[int, float]:
@@ -138,18 +143,8 @@ def _pulls(rows: Sequence[dict[str, Any]]) -> dict[int, float]:
 
 
 def _by_repeat(rows: Sequence[dict[str, Any]], base: Sequence[dict[str, Any]], of: str) -> float | None:
-    if min(len(rows), len(base)) < FEW_REPEATS:
-        return None
-    sides = [[math.log(row[of]["tok_s"]) for row in side] for side in (rows, base)]
-    variance = sum(statistics.variance(side) / len(side) for side in sides)
-    return _quantile(min(map(len, sides)) - 1) * math.sqrt(variance)
-
-
-def _quantile(df: int) -> float:
-    """97.5 % of Student's t: a table up to 4, Abramowitz & Stegun 26.7.5 from there."""
-    if df <= 4:
-        return (12.706, 4.303, 3.182, 2.776)[df - 1]
-    return Z95 + (Z95**3 + Z95) / (4 * df) + (5 * Z95**5 + 16 * Z95**3 + 3 * Z95) / (96 * df**2)
+    found = ratio_of_repeats(*([row[of]["tok_s"] for row in side] for side in (rows, base)))
+    return None if found is None else math.log(found[1] / found[0]) / 2
 
 
 def choose(rows: Sequence[dict[str, Any]], variant: str) -> list[Choice]:
@@ -171,12 +166,13 @@ def _choice(batch: int, variant: str, rows: Sequence[dict[str, Any]]) -> Choice:
     odd = next((g for g in tried if g.r is not None and g.r < CHEAPEST), None)
     if odd is not None:
         text = (
-            f"{odd.setting.name}: {odd.gain:.2f}x of off at accept length {odd.accept_length:.2f} would make a cycle cheaper than a plain step (r = {odd.r:.2f}), which cannot be: "
-            "off and this setting did not have the same machine to themselves. Sweep again into another folder when nothing else runs"
+            f"{odd.setting.name}: {odd.gain:.2f}x of off at accept length {odd.accept_length:.2f} would make a cycle cheaper than a plain step (r = {odd.r:.2f}), though it verifies at least as much: "
+            "something else differs between the two runs, such as what else ran on the machine, or graphs and kernels that the engine takes for one and not for the other. "
+            "See to it and sweep again into another folder"
         )
         return Choice(batch, variant, CANNOT_TELL, best, as_good, text, tuple(found))
     if best.low is None:
-        text = f"{how}, and no interval: more prompts or three repeats are needed"
+        text = f"{how}, and no interval: more prompts or repeats are needed"
         return Choice(batch, variant, CANNOT_TELL, best, as_good, text, tuple(found))
     if best.low > 1:
         others = f"; {', '.join(as_good)} cannot be told from it" if as_good else ""

@@ -10,20 +10,16 @@ Speedup = accept length / r, r being a cycle's cost in plain decode steps (`timi
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from eaglelab.acceptance import ratio_interval
-from eaglelab.opened import NotGiven
-from eaglelab.timing.cost import cost_ratio
+from eaglelab.timing.acceptance import Expected
+from eaglelab.timing.cost import CostRow, cost_ratio, cost_rows
 from eaglelab.timing.errors import TimingError
-from eaglelab.timing.measured import Measured
+from eaglelab.timing.measured import Measured, MeasuredTable
+from eaglelab.timing.predict import Acceptance
 from eaglelab.timing.setting import Setting
-
-if TYPE_CHECKING:
-    from eaglelab.investigation import Investigation
 
 OFF = Setting(0)
 AUTO = "auto"
@@ -34,16 +30,12 @@ TREES = (Setting(3, 4, 8), Setting(5, 4, 8), Setting(5, 8, 32))
 DRAFT_LEAST = 0.01
 """Plain decode steps that a drafted step costs at least: one layer and a head beside some 60 layers."""
 NOISE = 0.05
-"""Share by which a measured cost or accept length may be off when it bounds another setting's."""
+"""Share by which a measured cost, beyond the range of its repeats, or accept length may be off when it bounds another setting's."""
 OTHER_NOISE = 0.15
 """The same for a table that was measured elsewhere or before."""
 WALK = 0.03
-"""Share by which an engine's own accept length may lie above the replay's mean over all start positions."""
-TREE_SAMPLES = 8
-"""Samples whose answers are walked through with trees."""
+"""Share by which an engine's own accept length may lie outside of the replay's interval."""
 
-Accept = tuple[float, float, float]
-"""Accept length, low, high."""
 Bounds = Callable[[int, Setting], tuple[float, float] | None]
 """(batch, setting) -> the least and the most speedup that is conceivable; None: nothing is known."""
 
@@ -55,12 +47,15 @@ class Candidate:
     setting: Setting
     tried: bool
     reason: str
-    accept: Accept | None = None
+    accept: Expected | None = None
     bounds: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     """By batch size; high may be inf."""
 
     def to_json(self) -> dict[str, Any]:
-        accept = None if self.accept is None else dict(zip(("value", "low", "high"), self.accept, strict=True))
+        accept = None
+        if self.accept is not None:
+            low, high = (self.accept.low, self.accept.high) if told(self.accept) else (None, None)
+            accept = {"value": self.accept.accept_length, "low": low, "high": high}
         bounds = [{"batch": b, "low": low, "high": high} for b, (low, high) in self.bounds.items()]
         return {**self.setting.to_json(), "tried": self.tried, "reason": self.reason, "accept_length": accept, "speedup": bounds}
 
@@ -69,17 +64,19 @@ def parse_settings(text: str) -> tuple[Setting, ...] | None:
     """`off,1-1-2,3,5-4-8`: names, or the steps of a chain; None for `auto`. Off is always among them, first. Raises TimingError."""
     if text.strip() == AUTO:
         return None
-    found = [OFF]
-    for word in filter(None, (w.strip() for w in text.split(","))):
+    found, expected = [OFF], "expected off, STEPS or STEPS-TOPK-DRAFT_TOKENS, as in off,2,3-1-4,5-4-8"
+    words = [word for w in text.split(",") if (word := w.strip())]
+    if not words:
+        raise TimingError(f"--settings {text!r} names no setting; {expected}, or auto")
+    for word in words:
+        numbers = ["0"] if word == "off" else word.split("-")
+        if len(numbers) not in (1, 3) or not all(n.isascii() and n.isdecimal() and len(n) < 5 for n in numbers):
+            raise TimingError(f"--settings {word!r}: one or three numbers of at most four digits are expected; {expected}")
+        numbers = [int(n) for n in numbers]
         try:
-            numbers = [0] if word == "off" else [int(n) for n in word.split("-")]
-            if len(numbers) not in (1, 3):
-                raise ValueError("one or three numbers are expected")
             setting = Setting(*numbers)
         except ValueError as error:
-            raise TimingError(
-                f"--settings {word!r}: {error}; expected off, STEPS or STEPS-TOPK-DRAFT_TOKENS, as in off,2,3-1-4,5-4-8"
-            ) from None
+            raise TimingError(f"--settings {word!r}: {error}; {expected}") from None
         if len(numbers) == 3 and setting.chain and not setting.off and numbers[2] not in (0, setting.draft_tokens):
             raise TimingError(
                 f"--settings {word!r}: a chain of {setting.steps} steps verifies {setting.draft_tokens} tokens: {setting.name}"
@@ -109,14 +106,12 @@ class Knowledge:
     """By a table that the case names: bounds costs with a wider margin, and is no result to beat."""
     joint: dict[Setting, float] = field(default_factory=dict)
     """Of measured chains: the joint acceptance of their last step, where the server told it."""
-    accept: Callable[[Setting], Accept | None] = lambda setting: None
+    accept: Acceptance = lambda setting: None
     """The replay's."""
 
     def speedups(self, batch: int) -> dict[Setting, float]:
         """Measured by this sweep: medians over repeats."""
-        medians = _medians(m for m in self.own if m.batch == batch)
-        base = medians.pop(OFF, None)
-        return {} if base is None else {s: tok_s / base[0] for s, (tok_s, _) in medians.items()}
+        return {c.measured.setting: c.speedup for c in _costs(self.own, batch) if c.speedup is not None}
 
     def best(self, batch: int) -> tuple[Setting, float]:
         """The fastest so far; off, which is 1, at least."""
@@ -124,19 +119,12 @@ class Knowledge:
 
     def costs(self, batch: int) -> dict[Setting, tuple[float, float]]:
         """{setting: (r's lower bound, its upper bound)} of what was measured at this batch size."""
-        found: dict[Setting, tuple[float, float]] = {}
-        for rows, noise in ((self.before, OTHER_NOISE), (self.own, NOISE)):
-            medians = _medians(m for m in rows if m.batch == batch)
-            base = medians.pop(OFF, None)
-            for setting, (tok_s, length) in medians.items() if base is not None else ():
-                if length is not None:
-                    r = cost_ratio(length, tok_s, base[0])
-                    found[setting] = (r * (1 - noise), r * (1 + noise))
-        return found
+        rows = ((c, noise) for rows, noise in ((self.before, OTHER_NOISE), (self.own, NOISE)) for c in _costs(rows, batch))
+        return {c.measured.setting: _r_bounds(c, noise) for c, noise in rows if c.r is not None}
 
     def lengths(self, batch: int) -> dict[Setting, float]:
-        medians = _medians(m for m in self.own if m.batch == batch)
-        return {s: length for s, (_, length) in medians.items() if length is not None and not s.off}
+        rows = (c.measured for c in _costs(self.own, batch))
+        return {m.setting: m.accept_length for m in rows if m.accept_length is not None}
 
     def bounds(self, batch: int, setting: Setting) -> tuple[float, float]:
         """The least and the most speedup that is conceivable."""
@@ -157,8 +145,8 @@ class Knowledge:
             return measured[setting] * (1 - NOISE), measured[setting] * (1 + NOISE)
         low, high = 1.0, float(setting.steps + 1)
         replayed = self.accept(setting)
-        if replayed is not None and not self.beaten(batch):
-            low, high = max(low, replayed[1] * (1 - WALK)), min(high, replayed[2] * (1 + WALK))
+        if replayed is not None and told(replayed) and not self.beaten(batch):
+            low, high = max(low, replayed.low * (1 - WALK)), min(high, replayed.high * (1 + WALK))
         if setting.chain:
             high = min(high, self._concave(setting, measured))
         smaller = [length * (1 - NOISE) for other, length in measured.items() if _within(other, setting)]
@@ -181,19 +169,24 @@ class Knowledge:
     def beaten(self, batch: int) -> bool:
         """Whether a server accepted more than the replay thinks possible: then the replay is of another feed or other text, and no bound."""
         pairs = ((length, self.accept(s)) for s, length in self.lengths(batch).items())
-        return any(a is not None and length > a[2] * (1 + WALK + NOISE) for length, a in pairs)
+        return any(a is not None and told(a) and length > a.high * (1 + WALK + NOISE) for length, a in pairs)
 
 
-def _medians(rows: Iterable[Measured]) -> dict[Setting, tuple[float, float | None]]:
-    """{setting: (median tok/s, median accept length)}."""
-    found: dict[Setting, list[Measured]] = {}
-    for row in rows:
-        found.setdefault(row.setting, []).append(row)
-    medians = {}
-    for setting, runs in found.items():
-        lengths = [m.accept_length for m in runs if m.accept_length is not None]
-        medians[setting] = (statistics.median(m.tok_s for m in runs), statistics.median(lengths) if lengths else None)
-    return medians
+def told(expected: Expected) -> bool:
+    """Whether an accept length comes with an interval: one sample tells no bound."""
+    return expected.low < expected.high
+
+
+def _costs(rows: Sequence[Measured], batch: int) -> tuple[CostRow, ...]:
+    return cost_rows(MeasuredTable(tuple(m for m in rows if m.batch == batch)))
+
+
+def _r_bounds(row: CostRow, noise: float) -> tuple[float, float]:
+    """Of r, as far as the repeats differ, and `noise` more."""
+    slow, fast = row.tok_s_range or (row.measured.tok_s,) * 2
+    low, high = row.baseline_range or (row.baseline_tok_s,) * 2
+    length = row.measured.accept_length
+    return cost_ratio(length, fast, low) * (1 - noise), cost_ratio(length, slow, high) * (1 + noise)
 
 
 def _within(one: Setting, other: Setting) -> bool:
@@ -225,43 +218,3 @@ def decide(
             setting, False, f"{what}, where {'off is 1' if best.off else f'{best.name} reached {speedup:.2f}x'}", accept, found
         )
     return Candidate(setting, True, f"could reach {high:.2f}x at batch {batch}", accept, found)
-
-
-# -- acceptance of a case ----------------------------------------------------------------------------------------------------------
-
-
-def replayed_acceptance(inv: Investigation, settings: Sequence[Setting]) -> dict[Setting, Accept]:
-    """The accept length of each setting by the replay on the dump's own feed, which is the most that the drafter reaches, with its 95 %
-    interval by sample. Chains: 1 + the joint rates, over all start positions; trees: the walk. Raises NotGiven, ValueError."""
-    if inv.case.dump.path is None or inv.case.drafter.path is None:
-        raise NotGiven("a dump and a drafter", "the replay of `[dump] path` by `[drafter] path` gives it")
-    found: dict[Setting, Accept] = {}
-    chains = [s for s in settings if s.chain and not s.off]
-    if chains:
-        replay = inv.replay_of([inv.feeds.dump], steps=max(s.steps for s in chains))[0]
-        counts = [o.counts for o in replay.outcomes]
-        for s in chains:
-            found |= _length(s, [(sum(c.joint[: s.steps]), c.complete) for c in counts])
-    for s in settings:
-        if not s.chain:
-            walks = [o.accepted for o in _tree(inv, s).outcomes if o.accepted]
-            found |= _length(s, [(sum(w), len(w)) for w in walks])
-    return found
-
-
-def _tree(inv: Investigation, setting: Setting) -> Any:
-    from eaglelab.replay.tree import tree_replay
-
-    rows, target_rows = inv._rows_to_draft
-    options = {"steps": setting.steps, "topk": setting.topk, "num_draft_tokens": setting.draft_tokens, "target_embed": target_rows}
-    return tree_replay(inv.drafter, inv.replay_samples[:TREE_SAMPLES], rows, inv.feeds.dump, inv.judge, **options)
-
-
-def _length(setting: Setting, counts: Sequence[tuple[float, int]]) -> dict[Setting, Accept]:
-    """counts: (accepted, passes) by sample. {} where nothing was counted; an interval that a single sample cannot give is the whole range."""
-    passes = sum(n for _, n in counts)
-    if not passes:
-        return {}
-    value = 1 + sum(a for a, _ in counts) / passes
-    low, high = ratio_interval(*zip(*counts, strict=True))
-    return {setting: (value, 1 + low, min(1 + high, setting.steps + 1.0))}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eaglelab.timing.sweep.choose import Choice, choose
-from eaglelab.timing.sweep.plan import Candidate
+from eaglelab.timing.sweep.plan import Candidate, told
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,4 +134,11 @@ def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def _accept(candidate: Candidate) -> str:
-    return " " * 24 if candidate.accept is None else "accept {:.2f} ({:.2f}-{:.2f})".format(*candidate.accept).ljust(24)
+    found = candidate.accept
+    if found is None:
+        return " " * 24
+    return (
+        f"accept {found.accept_length:.2f} ({found.low:.2f}-{found.high:.2f})".ljust(24)
+        if told(found)
+        else f"accept {found.accept_length:.2f}".ljust(24)
+    )

@@ -18,13 +18,15 @@ from eaglelab.live.run import new_tokens, now
 from eaglelab.live.server import Server, ServerError
 from eaglelab.opened import NotGiven
 from eaglelab.provenance import collect
+from eaglelab.timing.acceptance import Expected, ReplayedAcceptance
 from eaglelab.timing.errors import TimingError
 from eaglelab.timing.measured import Measured
+from eaglelab.timing.predict import Acceptance
 from eaglelab.timing.setting import Setting
 from eaglelab.timing.sweep.choose import setting_of
 from eaglelab.timing.sweep.command import Command, Template
 from eaglelab.timing.sweep.measure import WARM_UP_TOKENS, asked, check_setting, measure, numbers, run_batch, same_text
-from eaglelab.timing.sweep.plan import Bounds, Candidate, Knowledge, auto_settings, decide, replayed_acceptance
+from eaglelab.timing.sweep.plan import Bounds, Candidate, Knowledge, auto_settings, decide
 from eaglelab.timing.sweep.report import SweepReport
 from eaglelab.timing.sweep.servers import (
     BOOT_SECONDS,
@@ -128,15 +130,21 @@ class Sweep:
 
     # -- what is known ------------------------------------------------------------------------------------------------------------
 
-    def acceptance(self) -> Callable[[Setting], Any]:
+    def acceptance(self) -> Acceptance:
         """The replay's accept lengths; nothing, with a note, where the case has no replay."""
+        replay = ReplayedAcceptance(self.inv)
         wanted = [s for s in self.settings if not s.off and (s.chain or self.template.engine != "vllm")]
-        found: dict[Setting, Any] = {}
+        found: dict[Setting, Expected | None] = {}
+        failed: dict[str, list[str]] = {}
         for group in ([s for s in wanted if s.chain], *([s] for s in wanted if not s.chain)):
             try:
-                found |= replayed_acceptance(self.inv, group) if group else {}
-            except (NotGiven, ValueError, OSError) as why:
-                self.notes.append(f"No replayed accept length of {', '.join(s.name for s in group)}: {why}")
+                found |= {s: replay(s) for s in group}
+            except NotGiven as why:
+                self.notes.append(f"No accept length could be replayed, so that nothing is known of the drafter before it is served: {why}")
+                break
+            except (ValueError, OSError) as why:
+                failed.setdefault(str(why), []).extend(s.name for s in group)
+        self.notes += [f"No replayed accept length of {', '.join(names)}: {why}" for why, names in failed.items()]
         return found.get
 
     def table(self) -> list[Measured]:
@@ -150,10 +158,10 @@ class Sweep:
         except TimingError as why:
             self.notes.append(f"`[timing] table` does not help to plan: {why}")
             return []
-        if len({str(m.extra.get("group")) for m in rows}) > 1:
-            self.notes.append("`[timing] table` does not help to plan: it holds several groups")
+        if len({m.group for m in rows if not m.setting.off}) > 1:
+            self.notes.append("`[timing] table` does not help to plan: it holds several models, machines or drafters")
             return []
-        return list(rows)
+        return [m for m in rows if m.batch_told]
 
     def knowledge(self, variant: Variant, rows: Sequence[dict[str, Any]]) -> Knowledge:
         """rows: of this sweep."""
