@@ -2,7 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/loop.py [--prompts 4] [--tokens 48] [--rounds 2]
 
-- accept length: measured by the loop, and predicted by the walk of the replay over the same answers (another forward, all positions at once)
+- accept length: measured by the loop, and predicted by the walk of the replay over the same answers (another forward, all positions at once);
+  the walk leaves out a last pass whose draft the text cuts, `passes` are those that it has
 - tok/s, own split: the walk's tokens per pass over the sum of the medians of this K's own phases
 - tok/s, from the ends: the same with the phases of K = 1 and K = 5 alone, verify and draft extend drawn straight between them, draft by the step
 - speedup: over plain decoding of the same prompts by the same target, in turn. CPU timings of this loop say nothing about an engine's.
@@ -54,7 +55,7 @@ def row(steps: int, run: LoopResult, loop: Loop, runs: dict[int, LoopResult]) ->
     return {
         "steps": steps,
         "accept_length": run.accept_length,
-        "predicted": walk.predicted.accept_length,
+        "predicted": tokens,
         "passes_compared": walk.compared,
         "passes_differing": walk.differing,
         "same_text": run.same_text,
