@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from eaglelab.opened import NotGiven
 from eaglelab.timing.errors import TimingError
-from eaglelab.timing.phases import COLUMNS, Phase
+from eaglelab.timing.phases import COLUMNS
 from eaglelab.timing.setting import Setting
 
 if TYPE_CHECKING:  # pandas and torch load with the parts that need them
@@ -114,42 +114,34 @@ class TimingCase:
         return read_timers(self.inv.case.timing.metrics)
 
     def phase_table(self) -> pd.DataFrame:
-        """Median milliseconds by phase, one row a batch size of the trace (and of several ranks one a rank): for `plots.timing.phase_bars`.
+        """Mean milliseconds by phase, which sum to the mean cycle (medians would not), one row a batch size of the trace, or a rank where several ran
+        one batch size: for `plots.timing.phase_bars`.
 
         Raises NotGiven where there are no cycles.
         """
+        import pandas as pd
+
         if not self.trace.speculative:
             raise NotGiven("speculative cycles", f"the trace has none: {self.trace.summary}")
-        by, key = self.trace.by_batch(), "batch"
-        if len(by) == 1 and self.trace.cycles["rank"].nunique() > 1:
-            by, key = self.trace.by_rank(), "rank"
-        table = by.set_index(key)[list(COLUMNS.values())].rename(columns={column: str(phase) for phase, column in COLUMNS.items()})
-        table.index = [("batch ?" if label != label else f"batch {label}") if key == "batch" else str(label) for label in table.index]
+        cycles = self.trace.cycles
+        key = "rank" if cycles["batch"].nunique(dropna=False) == 1 and cycles["rank"].nunique() > 1 else "batch"
+        table = cycles.groupby(key, dropna=False)[list(COLUMNS.values())].mean()
+        table = table.rename(columns={column: str(phase) for phase, column in COLUMNS.items()})
+        table.index = [("batch ?" if pd.isna(label) else f"batch {label}") if key == "batch" else str(label) for label in table.index]
         return table.loc[:, table.sum() > 0]
 
     def verify_over_decode(self) -> pd.DataFrame:
-        """The target's verify pass beside plain decode steps of the same trace: batch, tokens (verified for one request), verify_ms, decode_ms, ratio;
-        one row a batch size that has both. Raises NotGiven where none has."""
-        import pandas as pd
+        """The target's verify pass beside plain decode steps of the same trace, one row a batch size that has both (`trace.beside`). Raises NotGiven
+        where none has, or only launching was timed."""
+        from eaglelab.timing.trace.beside import beside_decode
+        from eaglelab.timing.trace.report import NO_KERNELS
 
-        cycles, outside = self.trace.cycles, self.trace.outside
-        decode = outside[outside["kind"] == "decode"].set_index("batch")["target_ms"]
-        rows = []
-        for batch, found in cycles.dropna(subset=["batch"]).groupby("batch"):
-            if batch not in decode.index:
-                continue
-            verify, tokens = float(found[COLUMNS[Phase.VERIFY]].median()), float(found["verified"].median())
-            if tokens != tokens and self.setting is not None:  # SGLang's spans tell the batch alone
-                tokens = self.setting.verified
-            if verify > 0 and decode[batch] > 0 and tokens == tokens:
-                rows.append((int(batch), round(tokens), verify, float(decode[batch]), verify / float(decode[batch])))
-        if not rows:
-            raise NotGiven(
-                "plain decode steps beside the verify passes",
-                "record a trace of the same server without speculation too, in the same folder (and give `[engine] launch`, which says how many tokens are "
-                "verified); or measure both with `eaglelab bench CASE`",
-            )
-        return pd.DataFrame(rows, columns=["batch", "tokens", "verify_ms", "decode_ms", "ratio"])
+        if self.trace.device == "host":
+            raise NotGiven("kernels of the verify passes", NO_KERNELS)
+        table, missing = beside_decode(self.trace, None if self.setting is None else self.setting.verified)
+        if table.empty:
+            raise NotGiven("plain decode steps beside the verify passes", missing)
+        return table
 
     # -- what breaks even ---------------------------------------------------------------------------------------------------------------
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from eaglelab.findings import Finding, Status, few
 from eaglelab.investigation import Investigation, NotGiven
 from eaglelab.timing.phases import COLUMNS, Phase
 from eaglelab.timing.predict import CLEAR, NO_INTERVAL, Recommendation
 from eaglelab.timing_case import METRICS, TRACE, TimingCase
+
+if TYPE_CHECKING:
+    from eaglelab.timing.trace import TraceReport
 
 UNKNOWN = 0.05
 """Share of the cycles' time without a span from which on nothing is said of the rest."""
@@ -22,6 +26,10 @@ FEW_TOKENS = 64
 """Tokens in a pass, of all requests, below which a dense target on a GPU is bound by memory: the weights are read once either way."""
 ONE_RUN = 0.05
 """By how much a single run's throughput may be off: what lies within it of no speculation is not told from it."""
+POSSIBLE = 0.9
+"""A verify pass does all that a decode step does: one of fewer steps was recorded under other conditions."""
+CYCLES = 3
+"""Cycles at a batch size below which their median is not compared."""
 FLAT = 1.25
 """Growth of a draft pass from the smallest to the largest batch below which it is the launches that take the time."""
 
@@ -63,6 +71,8 @@ def phases(inv: Investigation) -> Iterator[Finding]:
 
 
 def _by_trace(side: TimingCase) -> Iterator[Finding]:
+    from eaglelab.timing.trace.report import NO_KERNELS
+
     trace = side.trace
     if not trace.speculative:
         yield Finding(
@@ -77,26 +87,47 @@ def _by_trace(side: TimingCase) -> Iterator[Finding]:
     largest = max(shares, key=shares.get)
     wall = float(trace.cycles["wall_ms"].median())
     unknown = shares.get(Phase.UNATTRIBUTED, 0.0)
-    large = [p for p, (limit, _) in CAUSES.items() if shares.get(p, 0.0) >= limit]
-    faults = [] if trace.device == "cpu" else large
+    usual = {p: float((trace.cycles[COLUMNS[p]] / trace.cycles["wall_ms"]).median()) for p in CAUSES}  # one long wait is no cause
+    large = [p for p, (limit, _) in CAUSES.items() if min(shares.get(p, 0.0), usual[p]) >= limit]
+    faults = large if trace.device == "cuda" else []
+    second = max((share for p, share in shares.items() if p not in (largest, Phase.UNATTRIBUTED)), default=0.0)
+    hidden = [p for p, (limit, _) in CAUSES.items() if shares.get(p, 0.0) < limit <= shares.get(p, 0.0) + unknown]
+    open_ = unknown > UNKNOWN and (largest is Phase.UNATTRIBUTED or shares[largest] - second <= unknown or bool(hidden))
     told = ", ".join(f"{phase} {share:.1%}" for phase, share in sorted(shares.items(), key=lambda kv: -kv[1]))
     batches = sorted(set(trace.cycles["batch"].dropna().astype(int)))
-    where = "on a CPU" if trace.device == "cpu" else "by the device's kernels"
-    title = f"{str(largest).capitalize()} takes {shares[largest]:.1%} of a cycle of {wall:.3g} ms, {where}"
-    if unknown > UNKNOWN:
-        title = f"{unknown:.1%} of the cycles' time belongs to no known span: the split is of the rest. {title}"
+    where = {"cpu": "on a CPU", "cuda": "by the device's kernels", "host": "in launching alone: the GPU's kernels were not recorded"}[
+        trace.device
+    ]
+    title = f"{str(largest).capitalize()} takes {shares[largest]:.1%} of the cycles' time (median cycle {_ms(wall)} ms), {where}"
+    if unknown > UNKNOWN and largest is not Phase.UNATTRIBUTED:
+        title += f"; {unknown:.1%} is in no known span and may be of any phase"
     yield Finding(
         "timing.phases",
         title,
-        Status.CANNOT_TELL if unknown > UNKNOWN else Status.FAIL if faults else Status.PASS,
+        Status.CANNOT_TELL if open_ or trace.device == "host" else Status.FAIL if faults else Status.PASS,
         claim=f"{len(trace.cycles):,} cycles of {trace.engine or 'an unknown engine'}"
         + (f" at batch {few([str(b) for b in batches], 6)}" if batches else ""),
-        evidence=f"{told}. " + " ".join(f"{note[0].upper()}{note[1:]}." for note in trace.notes[:4]),
+        evidence=". ".join([told, *(note for note in trace.notes[:4] if note != NO_KERNELS)]) + ".",
         numbers={"shares": {str(p): s for p, s in shares.items()}, "wall_ms": wall, "cycles": len(trace.cycles), "device": trace.device},
-        next=" ".join(CAUSES[p][1] for p in faults)
-        or ("The table of what is unattributed (page 06, `eaglelab trace`) names it." if unknown > UNKNOWN else ""),
+        next=" ".join(CAUSES[p][1] for p in faults) or _record(trace, unknown),
     )
     yield _draft(side, shares)
+
+
+def _record(trace: TraceReport, unknown: float) -> str:
+    """What to record, so that the trace tells more."""
+    from eaglelab.timing.trace.attribute import SCOPES
+    from eaglelab.timing.trace.report import NO_KERNELS
+
+    if trace.device == "host":
+        return f"{NO_KERNELS[0].upper()}{NO_KERNELS[1:]}."
+    if any(SCOPES in note for note in trace.notes):
+        return f"To tell drafting and sampling apart, record with {SCOPES}."
+    return "The table of what is unattributed (page 06, `eaglelab trace`) names what ran there." if unknown > UNKNOWN else ""
+
+
+def _ms(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 def _by_timers(side: TimingCase) -> Finding:
@@ -123,14 +154,28 @@ def _by_timers(side: TimingCase) -> Finding:
 def _draft(side: TimingCase, shares: dict[Phase, float]) -> Finding:
     """Whether drafting is bound by launches: it does not grow with the batch."""
     trace, share = side.trace, shares.get(Phase.DRAFT, 0.0)
+    if trace.device == "host" or not share:
+        unknown = shares.get(Phase.UNATTRIBUTED, 0.0)
+        return Finding(
+            "timing.draft",
+            "How long drafting takes cannot be told: "
+            + (
+                "its kernels were not recorded"
+                if share
+                else f"no span claims it; it is in what is unattributed ({unknown:.1%}), if anywhere"
+            ),
+            Status.CANNOT_TELL,
+            next=_record(trace, unknown),
+        )
     by = trace.by_batch().dropna(subset=["batch"])
+    by = by[by["cycles"] >= CYCLES]
     column = COLUMNS[Phase.DRAFT]
     low, high = (by.iloc[0], by.iloc[-1]) if len(by) else (None, None)
     numbers = {"share": share, "by_batch": dict(zip(by["batch"].astype(int).astype(str), by[column].astype(float), strict=True))}
     if len(by) < 2 or high["batch"] < 4 * low["batch"] or not low[column] > 0:
         return Finding(
             "timing.draft",
-            f"Drafting takes {share:.1%} of a cycle; whether its launches or its work take the time needs two batch sizes in the trace",
+            f"Drafting takes {share:.1%} of a cycle; whether its launches or its work take the time needs two batch sizes in the trace, with {CYCLES} cycles each",
             Status.CANNOT_TELL if share >= DRAFTED else Status.PASS,
             evidence="A draft pass that takes as long for 16 requests as for one is bound by its launches.",
             numbers=numbers,
@@ -152,34 +197,55 @@ def _draft(side: TimingCase, shares: dict[Phase, float]) -> Finding:
 def verify(inv: Investigation) -> Iterator[Finding]:
     """Whether the verify pass is near what it can cost: one plain decode step."""
     side = inv.timing
-    if not side.trace.speculative:  # `timing.phases` says it
+    if not side.trace.speculative or side.trace.device == "host":  # `timing.phases` says it
         return
     from eaglelab.timing.experts import experts_of
 
     table = side.verify_over_decode()
-    worst = table.loc[table["ratio"].idxmax()]
-    batch, tokens, ratio = int(worst["batch"]), int(worst["tokens"]), float(worst["ratio"])
     experts = None if inv.target_config is None else experts_of(inv.target_config)
-    bound = 1.0 if experts is None else experts.distinct(batch * tokens) / experts.distinct(batch)
+    table["bound"] = [
+        1.0 if experts is None else experts.distinct(b * n) / experts.distinct(b) for b, n in zip(table.batch, table.tokens, strict=True)
+    ]
+    memory = (side.trace.device == "cuda") & (table.batch * table.tokens <= FEW_TOKENS)
+    dear = memory & (table.ratio > DEAR * table.bound)
+    sure = dear & (table.low > DEAR * table.bound)
+    odd = table.high.fillna(table.ratio) < POSSIBLE
+    shown = next(rows for rows in (table[sure], table[odd], table[dear], table) if len(rows))
+    worst = shown.loc[shown["ratio"].idxmin() if odd.any() and not sure.any() else shown["ratio"].idxmax()]
+    batch, tokens, ratio, bound = int(worst["batch"]), int(worst["tokens"]), float(worst["ratio"]), float(worst["bound"])
     allowed = f" (a mixture of experts reads up to {bound:.2f} times the experts)" if experts is not None else ""
-    memory = side.trace.device == "cuda" and batch * tokens <= FEW_TOKENS
-    dear = ratio > DEAR * bound
+    title = f"Verifying {tokens} tokens costs {ratio:.2f} plain decode steps at batch {batch}"
+    if odd[worst.name]:
+        title += ", less than is possible: the two were recorded under different conditions"
+        more = "Record both again right after each other, with the same flags, prompts and load, captured graphs in both or in none."
+    elif sure[worst.name]:
+        more = (
+            "Dearer than its bytes: is the verify pass a captured graph at this batch, does its attention backend read the cache once for all tokens, "
+            "are the tokens of a tree more than the setting needs?"
+        )
+    elif dear[worst.name]:
+        title += ", of too few passes to be sure that it is too many"
+        more = "Record more cycles and more plain decode steps at this batch size: 20 of each."
+    else:
+        title += ", as good as nothing on top" if ratio <= FREE * bound else ""
+        more = ""
     yield Finding(
         "timing.verify",
-        f"Verifying {tokens} tokens costs {ratio:.2f} plain decode steps at batch {batch}"
-        + (", as good as nothing on top" if ratio <= FREE * bound else ""),
-        Status.FAIL if dear and memory else Status.PASS,
+        title,
+        Status.FAIL if sure.any() else Status.CANNOT_TELL if odd.any() or dear.any() else Status.PASS,
         claim=f"A pass over few tokens reads the same weights as a decode step{allowed}.",
-        evidence="; ".join(
-            f"batch {r.batch}: verify {r.verify_ms:.3g} ms, decode {r.decode_ms:.3g} ms, {r.ratio:.2f}" for r in table.itertuples()
-        )
-        + ("" if side.trace.device == "cuda" else ". On a CPU the work of each token counts, so that verifying is never free."),
+        evidence="; ".join(_beside(row) for row in table.itertuples())
+        + ". The target's pass with its collectives, without gaps"
+        + ("." if side.trace.device == "cuda" else "; on a CPU the work of each token counts, so that verifying is never free."),
         numbers={"ratios": table.to_dict(orient="records"), "bound": bound},
-        next="Dearer than its bytes: is the verify pass a captured graph at this batch, does its attention backend read the cache once for all tokens, "
-        "are the tokens of a tree more than the setting needs?"
-        if dear and memory
-        else "",
+        next=more,
     )
+
+
+def _beside(row) -> str:
+    interval = f" ({row.low:.2f} to {row.high:.2f})" if row.low == row.low else ""
+    times = f"verify {_ms(row.verify_ms)} ms (n = {row.cycles:,}), decode {_ms(row.decode_ms)} ms (n = {row.steps:,})"
+    return f"batch {row.batch}: {times}, ratio {row.ratio:.2f}{interval}"
 
 
 def worth(inv: Investigation) -> Iterator[Finding]:

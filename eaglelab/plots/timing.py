@@ -78,7 +78,7 @@ def phase_bars(table: pd.DataFrame, ax: Axes | None = None, *, what: str = "cycl
     total = table[[str(p) for p in phases]].sum()
     largest = total.idxmax()
     title = f"{largest[0].upper()}{largest[1:]} takes {total.max() / total.sum():.0%} of a {what}"
-    return finish(ax, title, f"milliseconds of a {what}, median", "")
+    return finish(ax, title, f"milliseconds of a {what}, mean", "")
 
 
 def verify_over_decode(table: pd.DataFrame, ax: Axes | None = None) -> Axes:

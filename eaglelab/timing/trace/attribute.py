@@ -17,9 +17,10 @@ from eaglelab.timing.trace.passes import AFTER, CODE, GAP, NONE, Timeline, timel
 from eaglelab.timing.trace.recording import Recording
 
 Columns = dict[str, np.ndarray]
+SCOPES = "VLLM_CUSTOM_SCOPES_FOR_PROFILING=1 and VLLM_USE_V2_MODEL_RUNNER=0"
 NO_SCOPES = (
     "vLLM's scopes are off: its spans tell the target's pass alone, sampling and drafting only where kernels' names do; "
-    "record with VLLM_CUSTOM_SCOPES_FOR_PROFILING=1 and VLLM_USE_V2_MODEL_RUNNER=0"
+    f"record with {SCOPES}"
 )
 """The second model runner has no scopes (0.32.0, v1/worker/gpu/model_runner.py)."""
 LOST = 0.02
