@@ -469,7 +469,7 @@ def test_without_a_version_it_is_said_whether_that_matters():
     assert "the same in all that were read, 0.4.5 to 0.5.23" in same.title
     story = found(f"{BARE} {STORY}", "sglang")["flags.version"]
     assert story.status is Status.CANNOT_TELL
-    assert "0.4.5 make something else of the line: num_draft_tokens" in story.title  # it alone lacks the override
+    assert "in 0.4.5 the line leads to another answer on: num_draft_tokens" in story.title  # it alone lacks the override
     assert (story.numbers["num_draft_tokens"]["0.4.5"], story.numbers["num_draft_tokens"]["0.4.9"]) == (16, 2)
     assert "[engine] version" in story.next
 
