@@ -158,7 +158,9 @@ def _no_version(s: Line) -> Finding:
         return Finding("flags.version", title, Status.PASS, claim, f"{evidence}.", next=then)
     others = [v for v in read if v in stops or any(by[v] != s.values[n] for n, by in differ.items())]
     what = [*differ, *(["whether it starts"] if stops else [])]
-    title = f"No version is given: SGLang {read[-1]} is taken; in {', '.join(others)} the line leads to another answer on: {', '.join(what)}"
+    title = (
+        f"No version is given: SGLang {read[-1]} is taken; in {', '.join(others)} the line leads to another answer on: {', '.join(what)}"
+    )
     return s.ask("version", title, None, claim, "Rules and options differ between versions", then, **differ)
 
 
