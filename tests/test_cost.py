@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trace_builder import LENGTHS, PERIOD, era_trace
 
 from eaglelab.cli import main
 from eaglelab.drafter.config import DrafterConfig
@@ -24,10 +25,11 @@ from eaglelab.timing.errors import TimingError
 from eaglelab.timing.experts import Experts, expected_experts, experts_of
 from eaglelab.timing.intervals import ratio_of_repeats, t95
 from eaglelab.timing.measured import Measured, MeasuredTable, read_measured
-from eaglelab.timing.parts import PartTimes, parts_of_trace
 from eaglelab.timing.predict import chain_acceptance, measured_acceptance, predict, recommend
 from eaglelab.timing.setting import Setting
 from eaglelab.timing.step_time import Collectives, fit, leave_one_out
+from eaglelab.timing.trace import read_trace
+from eaglelab.timing.traced import collectives_of, shares_of
 from eaglelab.timing.what_if import Cycle, accept_longer, lm_head_share, smaller_vocabulary, verify_faster
 
 PUBLISHED = Path(__file__).parent / "published"
@@ -452,41 +454,52 @@ def test_on_the_published_table_nothing_beats_off():
     assert found[1].runner_up.name == "3-3-4"
 
 
-# -- parts of a cycle ---------------------------------------------------------------------------------------------------------------------------
+def test_a_setting_nobody_ran_leads_only_where_it_stands_out():
+    """Its interval reaches from 1.5 to 7: the setting that ran stays the one to use."""
+    table = read_measured(ADAPTIVE)
+    (one,) = recommend(table, fit(table))
+    assert (one.best.name, one.best.source, one.over_off) == ("7-1-8", "measured", "no interval")
+    assert one.runner_up.source == "predicted"
+    assert one.runner_up.speedup > one.best.speedup
+    assert one.over_runner_up == "cannot tell"
+    assert f"cannot tell it from {one.runner_up.text}, predicted, not run" in one.text
+    assert one.runner_up in one.not_ruled_out
 
 
-def test_parts_of_a_cycle():
-    parts = PartTimes(1, {1: 10.0, 4: 13.0}, 1.5, 2.0)
-    assert parts.predict(1, Setting(3)).ms == 13 + 2 * 1.5 + 2
-    assert parts.predict(1, Setting(2)).ms == pytest.approx(12 + 1.5 + 2)
-    assert parts.predict(1, OFF).ms == 10
-    assert parts.predict(2, Setting(3)) is None
-    assert parts.predict(1, Setting(5)) is None
-    assert PartTimes(1, {2: 10.0}, None, 2.0).predict(1, Setting(1)).ms == 12
-    assert PartTimes(1, {2: 10.0, 4: 11.0}, None, 2.0).predict(1, Setting(3)) is None
-    (one,) = recommend(MeasuredTable(()), parts, chain_acceptance([0.8, 0.6, 0.5]), batches=[1])
-    assert one.best.speedup == pytest.approx(2.9 * 10 / 18)
-    assert one.over_off == "no interval"
-    for bad in ({"verify": {}}, {"verify": {4: -1.0}}, {"rest_ms": math.nan}, {"verify": {0: 1.0}}, {"draft_pass_ms": -1.0}):
-        with pytest.raises(TimingError, match="parts of a cycle at batch 1"):
-            replace(parts, **bad)
+def test_bounds_are_no_interval():
+    """Three rows for three terms: the times fit exactly, so how far they are off is not known, and bounds above 1 are not `clear`."""
+    table = MeasuredTable((made(1, OFF, 90), made(1, Setting(1), 130, 1.6), made(1, Setting(3), 140, 2.1)))
+    (one,) = recommend(table, fit(table))
+    guess = next(o for o in one.outlooks if o.name == "2-1-3")
+    assert guess.low > 1
+    assert guess.bounds
+    assert "(bounds 1.50 to 1.71)" in guess.text
+    assert (one.best.name, one.over_off) == ("3-1-4", "no interval")
+    (alone,) = recommend(MeasuredTable((table.rows[0],)), fit(table), measured_acceptance(table, ""))
+    assert alone.best.source == "predicted"
+    assert alone.over_off == "no interval"
 
 
-def test_parts_of_a_trace():
-    columns = {"batch": [1, 4], "cycles": [10, 3], "wall_ms": [20.0, 40.0], "verify_ms": [14.0, 30.0], "draft_ms": [3.0, 4.0]}
-    outside = pd.DataFrame({"kind": ["prefill", "decode"], "batch": [4, 4], "median_ms": [99.0, 12.0]})
-    report = SimpleNamespace(by_batch=lambda: pd.DataFrame(columns), outside=outside)
-    assert parts_of_trace(report, 1, Setting(3)) == PartTimes(1, {4: 14.0}, 1.5, 3.0)
-    both = parts_of_trace(report, 4, Setting(3))
-    assert both == PartTimes(4, {4: 30.0, 1: 12.0}, 2.0, 6.0)
-    assert both.predict(4, Setting(3)).ms == 40.0  # the cycle itself
-    with pytest.raises(
-        TimingError, match="no speculative cycle at batch 2 in this trace, expected one of the batch sizes that it holds: 1, 4"
-    ):
-        parts_of_trace(report, 2, Setting(3))
-    columns["verify_ms"][0] = 0.0
-    with pytest.raises(TimingError, match="no time in verify"):
-        parts_of_trace(report, 1, Setting(3))
+def test_a_batch_size_without_a_baseline_gets_no_recommendation():
+    table = MeasuredTable((made(1, Setting(3), 100, 2.5), made(4, OFF, 300)))
+    assert [r for r in recommend(table, fit(table)) if r.batch == 1] == []
+
+
+def test_where_nothing_can_be_told_apart_from_off_it_cannot_tell():
+    table = MeasuredTable((made(1, OFF, 100), made(4, OFF, 300), made(4, Setting(3), 330, 2.0), made(1, Setting(3, 2, 6), 90, 2.0)))
+    for one in recommend(table, fit(table), lambda s: Expected(2.0, 1.0, 4.0, "made up")):
+        assert one.over_off != "clear"
+
+
+def test_a_row_that_names_no_model_takes_no_other_models_baseline():
+    own = made(1, OFF, 100)
+    a, b = made(1, OFF, 90, model="A"), made(1, OFF, 50, model="B")
+    row = made(1, Setting(3), 120, 2.0)
+    assert cost_rows(MeasuredTable((own, a, b, row)))[0].baseline_tok_s == 100
+    assert cost_rows(MeasuredTable((a, row)))[0].baseline_tok_s == 90
+    table = MeasuredTable((a, b, row))
+    assert cost_rows(table)[0].speedup is None
+    assert any("does not say which is its own" in note for note in cost_notes(table))
 
 
 # -- what if ------------------------------------------------------------------------------------------------------------------------------------
@@ -509,6 +522,66 @@ def test_verify_faster():
     for bad in (1.0, -0.1, math.nan):
         with pytest.raises(TimingError, match="expected a share"):
             verify_faster(CYCLE, bad)
+
+
+def test_what_ifs_name_their_group_and_say_what_cannot_be():
+    rows = [
+        made(1, OFF, 100, model="A"),
+        made(1, Setting(3), 50, 2.5, model="A"),
+        made(1, OFF, 100, model="B"),
+        made(1, Setting(2), 110, 2.0, model="B"),
+    ]
+    report = cost_report(MeasuredTable(tuple(rows)), verify_share=1.0)
+    named = {w.name: w for w in report.what_if}
+    assert named["model B, batch 1, 2-1-3, verify 27% faster"].after.speedup == pytest.approx(1.1 / 0.73)
+    slow = named["model A, batch 1, 3-1-4, verify 27% faster, the baseline too"]  # 27 % of 50 ms is more than the 10 ms of a plain pass
+    assert slow.after is None
+    assert "cannot all be shared" in slow.text
+    assert json.loads(json.dumps(slow.to_json()))["after"] is None
+    assert {r.text.split(",")[0] for r in report.recommendations} == {"model A", "model B"}
+
+
+def test_a_share_that_nobody_told_is_said_to_be_one():
+    report = cost_report(MeasuredTable((made(1, OFF, 100), made(1, Setting(2), 110, 2.0))))
+    one = next(w for w in report.what_if if w.name == "batch 1, 2-1-3, verify 27% faster (at most)")
+    assert any("all of a cycle is counted as verify" in text for text in one.assumptions)
+
+
+# -- collectives of a trace ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_collectives_of_a_trace_go_into_the_fit_and_the_what_ifs(run, tmp_path):
+    """The hand-made cycle has one all-reduce of 10 us in its verify pass, which nothing hides, and 80 us of other verify work in 165 us."""
+    trace = era_trace("0.5.23").write(tmp_path / "t.json")
+    report = read_trace(trace)
+    assert collectives_of(report) == Collectives(pytest.approx(0.010), pytest.approx(0.010))
+    told = shares_of(report)
+    assert told["verify_share"] == pytest.approx(5 * (LENGTHS["verify"] + LENGTHS["communication"]) / (5 * PERIOD - 3.0))
+    table = tmp_path / "table.csv"
+    table.write_text("batch,steps,tok_s,accept_length\n1,0,100,\n1,3,150,2.5\n")
+    code, data = run(table, "--trace", trace)
+    assert code == 0
+    assert data["fit"][0]["collectives_ms"] == pytest.approx([0.010, 0.010])
+    assert any("collectives that nothing hides: 0.01 ms of a verify pass" in note for note in data["notes"])
+    shared = next(w for w in data["what_if"] if w["name"].endswith("the baseline too"))
+    assert shared["before"]["baseline_ms"] - shared["after"]["baseline_ms"] == pytest.approx(0.010)  # not more than its collectives
+
+
+@pytest.mark.parametrize(
+    ("told", "said"), [(Collectives(30.0, 30.0), "leave nothing of a pass"), (Collectives(1.0, 1.0), "names no batch size")]
+)
+def test_collectives_that_the_table_cannot_use_are_left_out_and_said(told, said):
+    untold = {} if told.verify_ms > 10 else {"batch_told": False}
+    table = MeasuredTable((made(1, OFF, 100, **untold), made(1, Setting(2), 110, 2.0, **untold)))
+    report = cost_report(table, collectives=told)
+    assert report.fits[0].collectives is None
+    assert any("not used" in note and said in note for note in report.notes)
+
+
+def test_a_trace_without_collectives_or_cycles_tells_none():
+    empty = pd.DataFrame({"phase": [], "exposed_ms": []})
+    assert collectives_of(SimpleNamespace(collectives=empty, cycles=[1, 2], speculative=True)) is None
+    assert shares_of(SimpleNamespace(speculative=False)) == {}
 
 
 def test_accept_longer_and_never_longer_than_can_be():
@@ -603,20 +676,19 @@ def test_a_cases_drafter_tells_what_was_not_run(run, tmp_path, monkeypatch):
 
     def case(path, **options):
         asked.update(options, path=path)
-        return "a case"
-
-    def replayed(inv):
-        assert inv == "a case"
-        return chain_acceptance([0.9, 0.8, 0.7, 0.6, 0.5], source="the drafter alone")
+        replayed = chain_acceptance([0.9, 0.8, 0.7, 0.6, 0.5], source="the drafter alone")
+        no_trace = SimpleNamespace(timing=SimpleNamespace(trace=None))
+        moe = {"num_hidden_layers": 48, "num_experts": 128, "num_experts_per_tok": 8}
+        return SimpleNamespace(case=no_trace, target_config=moe, timing=SimpleNamespace(acceptance=replayed))
 
     monkeypatch.setattr("eaglelab.investigation.Investigation", case)
-    monkeypatch.setattr("eaglelab.timing.acceptance.ReplayedAcceptance", replayed)
     table = tmp_path / "table.csv"
     table.write_text("batch,steps,tok_s,accept_length\n1,0,100,\n1,1,150,1.9\n1,5,180,4.5\n1,6,170,4.9\n")
     code, data = run(table, "--case", "somewhere", "--max-samples", 4, "--device", "cpu")
     assert code == 0
     assert (asked["path"], asked["max_samples"], asked["device"]) == ("somewhere", 4, "cpu")
     told = {o["name"]: o["accept_length"] for o in data["recommendations"][0]["outlooks"] if o["source"] == "predicted"}
+    assert data["fit"][0]["feature"] == "distinct experts of 128, 8 a token"  # the case's target
     assert told == {"2-1-3": pytest.approx(2.7), "3-1-4": pytest.approx(3.4), "4-1-5": pytest.approx(4.0)}
 
 

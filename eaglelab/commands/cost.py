@@ -11,7 +11,9 @@ from eaglelab.commands.arguments import count, samples, where
 from eaglelab.commands.terminal import show, visible
 
 if TYPE_CHECKING:
+    from eaglelab.investigation import Investigation
     from eaglelab.timing.cost_report import CostReport
+    from eaglelab.timing.experts import Experts
     from eaglelab.timing.predict import Acceptance
 
 SHOWN = 40
@@ -33,11 +35,17 @@ def add(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("--setting", metavar="S", help=text)
     text = "accept lengths leave the bonus token out: add 1 (default: they count it, as engines do)"
     sub.add_argument("--no-bonus", action="store_true", help=text)
-    text = "the target's config.json: of a mixture of experts the fit counts experts in place of tokens (default: tokens)"
+    text = "the target's config.json: of a mixture of experts the fit counts experts in place of tokens (default: the case's with --case, else "
+    text += "tokens)"
     sub.add_argument("--target-config", type=Path, metavar="FILE", help=text)
     text = "replay this case's drafter for the accept lengths of settings that were not run (default: bounds from measured chains)"
     sub.add_argument("--case", type=Path, metavar="CASE", help=text)
-    text = "verify's share of a cycle, 0 to 1, to see what a verify 27 %% faster would give (default: not shown)"
+    text = (
+        "a profiler trace of the same server: verify's share of a cycle, and the time in collectives (default: the case's with --case; else all of "
+        "a cycle is counted as verify)"
+    )
+    sub.add_argument("--trace", type=Path, metavar="FILE", help=text)
+    text = "verify's share of a cycle, 0 to 1, for what a verify 27 %% faster would give (default: the trace's)"
     sub.add_argument("--verify-share", type=float, metavar="X", help=text)
     samples(sub, 32)
     where(sub, "the drafter's (default: auto = bfloat16 on CUDA, float32 on the CPU)")
@@ -79,27 +87,50 @@ def _tables(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         setting = setting_in(args.setting)
         if setting is None:
             raise TimingError(f"--setting {args.setting}: expected steps-topk-draft tokens, as in 3-1-4, or off")
-    experts = _experts(args.target_config) if args.target_config is not None else None
+    case = _case(args)
+    experts, told = _experts(args, case), _traced(args, case)
+    if args.verify_share is not None:
+        told |= {"verify_share": args.verify_share, "draft_share": 0.0}
     table = merged([read_measured(path, setting=setting, batch=args.batch, no_bonus=args.no_bonus) for path in args.tables])
-    report = cost_report(table, experts=experts, acceptance=_acceptance(args), verify_share=args.verify_share)
+    report = cost_report(table, experts=experts, acceptance=_acceptance(case), **told)
     return report.to_json(), _text(report)
 
 
-def _experts(path: Path):
-    from eaglelab.engines.target_config import read_target_config
-    from eaglelab.timing.experts import experts_of
-
-    return experts_of(read_target_config(path, None))
-
-
-def _acceptance(args: argparse.Namespace) -> Acceptance | None:
+def _case(args: argparse.Namespace) -> Investigation | None:
     if args.case is None:
         return None
     from eaglelab.investigation import Investigation
-    from eaglelab.timing.acceptance import ReplayedAcceptance
 
     options = {"max_samples": args.max_samples or None, "seed": args.seed, "device": args.device, "dtype": args.dtype}
-    return ReplayedAcceptance(Investigation(str(args.case), **options))
+    return Investigation(str(args.case), **options)
+
+
+def _experts(args: argparse.Namespace, case: Investigation | None) -> Experts | None:
+    from eaglelab.engines.target_config import read_target_config
+    from eaglelab.timing.experts import experts_of
+
+    config = read_target_config(args.target_config, None) if args.target_config is not None else case and case.target_config
+    return experts_of(config) if config else None
+
+
+def _traced(args: argparse.Namespace, case: Investigation | None) -> dict[str, Any]:
+    """What a trace tells of the cycle; {} without one."""
+    path = args.trace or (case and case.case.timing.trace)
+    if path is None:
+        return {}
+    from eaglelab.timing.errors import TimingError
+    from eaglelab.timing.trace import read_trace
+    from eaglelab.timing.traced import shares_of
+
+    report = read_trace(path)
+    told = shares_of(report)
+    if args.trace is not None and not told:
+        raise TimingError(f"{path} tells nothing of a cycle: {report.summary}")
+    return told
+
+
+def _acceptance(case: Investigation | None) -> Acceptance | None:
+    return None if case is None else case.timing.acceptance
 
 
 def _text(report: CostReport) -> str:
@@ -132,11 +163,13 @@ def _text(report: CostReport) -> str:
             lines.append(f"… {len(report.rows) - SHOWN:,} more settings (--json has all)")
     for fit in report.fits:
         lines += ["", f"Pass time{f' ({fit.group})' if fit.group else ''}: {len(fit.rows)} rows, {_error(fit.error)}"]
-        lines += [f"  {t.name}: {_term(t)}" for t in fit.terms] if fit.ms_told else []
+        lines += [f"  {t.name}: {_term(t)}" for t in fit.terms if t.ms is not None] if fit.ms_told else []
+        open_ = [t.name for t in fit.terms if t.ms is None] if fit.ms_told else []
+        lines += [f"  not determined by these rows: {', '.join(open_)}"] if open_ else []
     lines += [f"  by {one.feature}, {one.text}" for one in report.left_out]
     if report.recommendations:
         lines += ["", "Best setting:"]
-        lines += [f"  {r.group + ', ' if r.group else ''}{r.text}" for r in report.recommendations]
+        lines += [f"  {r.text}" for r in report.recommendations]
         lines += [f"  assumed: {text}" for text in dict.fromkeys(a for r in report.recommendations for a in r.assumptions)]
     if report.what_if:
         lines += ["", "What if:", *[f"  {w.text}" for w in report.what_if]]
@@ -149,7 +182,5 @@ def _error(error: float | None) -> str:
 
 
 def _term(term) -> str:
-    if term.ms is None:
-        return "not determined by these rows"
     span = f" ({term.interval[0]:.3g} to {term.interval[1]:.3g})" if term.interval else ""
     return f"{term.ms:.3g} ms{span}"

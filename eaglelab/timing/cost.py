@@ -152,8 +152,10 @@ def cost_notes(table: MeasuredTable) -> tuple[str, ...]:
     if any(row.baseline_tok_s is None and not row.measured.batch_told for row in rows):
         notes.append("no row without speculation: no r, break-even or speedup")
     if lacking:
-        there = [str(b) for b in table.batches if table.baselines(b)]
+        there = [str(b) for b in table.batches if table.baselines(b) and b not in lacking]
         told = f"; baselines are there for batch {', '.join(there)} and are not carried over" if there else ""
+        if any(table.baselines(b) for b in lacking):
+            told += "; those of other models, machines or texts are not taken, nor of several where a row does not say which is its own"
         notes.append(f"no row without speculation at batch {', '.join(map(str, lacking))}: no r, break-even or speedup there{told}")
     silent = sum(row.measured.accept_length is None for row in rows)
     if silent:

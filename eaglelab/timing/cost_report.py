@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from eaglelab.timing.cost import CostRow, cost_notes, cost_rows
+from eaglelab.timing.errors import TimingError
 from eaglelab.timing.experts import Experts
 from eaglelab.timing.measured import MeasuredTable
 from eaglelab.timing.predict import Acceptance, Recommendation, recommend
 from eaglelab.timing.setting import Setting
 from eaglelab.timing.step_time import Collectives, LeaveOneOut, StepTime, fit, groups, leave_one_out
-from eaglelab.timing.what_if import Cycle, WhatIf, accept_longer, verify_faster
+from eaglelab.timing.what_if import WhatIf, what_ifs
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,17 @@ def cost_report(
     acceptance: Acceptance | None = None,
     settings: Iterable[Setting] = (),
     verify_share: float | None = None,
+    draft_share: float = 0.0,
+    lm_head: float | None = None,
 ) -> CostReport:
-    """acceptance: of settings that were not run; without one, bounds from the measured ones next to them. verify_share: of a cycle, for the what-if
-    of a faster verify. Raises TimingError as `fit`."""
+    """acceptance: of settings that were not run; without one, bounds from the measured ones next to them. collectives: left out, with a note, where
+    they take longer than a pass, or the table tells no milliseconds. verify_share, draft_share, lm_head: as `what_ifs`. Raises TimingError as `fit`."""
     rows = cost_rows(table)
-    fits, left_out, found, ifs = [], [], [], []
+    fits, left_out, found = [], [], []
     notes = [*table.notes, *cost_notes(table)]
+    if collectives is not None:
+        collectives, said = _collectives(table, collectives)
+        notes.append(said)
     for group in groups(table):
         model = fit(table, group, experts=experts, collectives=collectives)
         tried = [leave_one_out(table, group, experts=e, collectives=collectives) for e in dict.fromkeys((experts, None))]
@@ -65,23 +71,28 @@ def cost_report(
         if model is not None:
             fits.append(model)
         found += recommend(table, model, acceptance, group=group, settings=settings)
-        ifs += _what_if([row for row in rows if row.measured.group == group], verify_share)
     for one in left_out:
         if one.better is False:
             notes.append(
                 f"the fit by {one.feature} tells r no better than one r for all settings: what it predicts is a guide to what to run next"
             )
+    ifs = []
+    for row, one in what_ifs(rows, verify_share=verify_share, draft_share=draft_share, collectives=collectives, lm_head=lm_head):
+        where = [row.measured.group, f"batch {row.measured.batch}" if row.measured.batch_told else "", row.measured.setting.name, one.name]
+        ifs.append(replace(one, name=", ".join(filter(None, where))))
     return CostReport(table, rows, tuple(fits), tuple(left_out), tuple(found), tuple(ifs), tuple(dict.fromkeys(notes)))
 
 
-def _what_if(rows: list[CostRow], verify_share: float | None) -> list[WhatIf]:
-    found = []
-    for batch in sorted({row.measured.batch for row in rows}):
-        told = [row for row in rows if row.measured.batch == batch and row.r is not None]
-        if told:
-            best = max(told, key=lambda row: row.speedup)
-            cycle = Cycle.of_row(best, 1.0 if verify_share is None else verify_share)
-            ifs = [accept_longer(cycle), *([] if verify_share is None else [verify_faster(cycle)])]
-            where = f"batch {batch}, {best.measured.setting.name}" if best.measured.batch_told else best.measured.setting.name
-            found += [replace(one, name=f"{where}, {one.name}") for one in ifs]
-    return found
+def _collectives(table: MeasuredTable, told: Collectives) -> tuple[Collectives | None, str]:
+    """As far as the table can use them, and what is said of it."""
+    what = (
+        f"collectives that nothing hides: {told.verify_ms:.3g} ms of a verify pass, {told.decode_ms:.3g} ms of a pass without speculation"
+    )
+    if not all(m.batch_told for m in table.rows):
+        return None, f"{what}; not used, since the table names no batch size and so no milliseconds"
+    try:
+        for group in groups(table):
+            fit(table, group, collectives=told)
+    except TimingError as error:
+        return None, f"{what}; not used, they are of another setup than the table: {error}"
+    return told, f"{what}; taken out before the fit and put back after it, the same at every batch size"

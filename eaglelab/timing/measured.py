@@ -78,13 +78,15 @@ class MeasuredTable:
 
     def baselines(self, batch: int, place: Mapping[str, str] | None = None) -> Sequence[Measured]:
         """The runs without speculation at this batch size. place: only those that nothing told sets apart from it (`Measured.place`), and of these
-        the ones that tell the most of it: a baseline that names no machine stands for all."""
+        the ones that tell the most of it and the least beside it: a baseline that names no machine stands for all. None where these are of several
+        models or machines, since the row does not say which is its own."""
         found = [m for m in self.rows if m.batch == batch and m.setting.off]
         if place is None:
             return found
-        shared = [(sum(place.get(k) == v for k, v in m.place.items()), m) for m in found if fits(m.place, place)]
-        most = max((n for n, _ in shared), default=0)
-        return [m for n, m in shared if n == most]
+        near = [((sum(k in place for k in m.place), -len(m.place)), m) for m in found if fits(m.place, place)]
+        most = max((n for n, _ in near), default=None)
+        nearest = [m for n, m in near if n == most]
+        return nearest if all(fits(m.place, nearest[0].place) for m in nearest) else []
 
     def settings(self, group: str | None = None) -> tuple[Setting, ...]:
         """Those that were measured, off left out, in order; of one group where it is named."""

@@ -1,8 +1,7 @@
 """The speedup that a setting should give, and the setting to use at each batch size, with off among them.
 
 speedup = accept length * time of a pass without speculation / time of a cycle. The accept length comes from the drafter's replay, from an engine's
-per-position counts or from measured settings next to it; the times from a fit over measured rows (`step_time`) or from the phases of a trace
-(`parts`). What was measured is taken as it is, never as the model has it.
+per-position counts or from measured settings next to it; the times from a fit over measured rows (`step_time`). What was measured is taken as it is, never as the model has it.
 """
 
 from __future__ import annotations
@@ -12,27 +11,23 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 from eaglelab.acceptance import Z95, accept_length_from_joint
 from eaglelab.timing.acceptance import Expected
 from eaglelab.timing.cost import CostRow, cost_rows
 from eaglelab.timing.measured import MeasuredTable
 from eaglelab.timing.setting import Setting
-from eaglelab.timing.step_time import PassTime, groups
+from eaglelab.timing.step_time import PassTime, StepTime, groups
 
 Acceptance = Callable[[Setting], Expected | None]
 MEASURED, PREDICTED = "measured", "predicted"
 CLEAR, CANNOT_TELL, NO_INTERVAL = "clear", "cannot tell", "no interval"
 ROUND = 1e-9
+ONE_RUN = 0.05
+"""By how much a single run's throughput may be off: what lies within it of another is not told from it."""
 APART = 0.1
 """Difference of two accept lengths that is worth a word."""
-
-
-class TimeModel(Protocol):
-    """`StepTime`, `PartTimes`."""
-
-    def predict(self, batch: int, setting: Setting) -> PassTime | None: ...
 
 
 @dataclass(frozen=True)
@@ -45,11 +40,13 @@ class Outlook:
     """None where the rows at hand only bound it."""
     low: float | None
     high: float | None
-    """95 % interval, bounds included; of a setting that is only bounded and leaves no error to see, the bounds. None: not known."""
+    """95 % interval, bounds included. None: not known."""
     source: str
     """`measured` or `predicted`; of off, which is 1 by definition, `measured`."""
     accept_length: float | None = None
     assumed: tuple[str, ...] = ()
+    bounds: bool = False
+    """low and high bound the value as if the times were exact, since their error is not known: no interval."""
 
     @property
     def name(self) -> str:
@@ -59,17 +56,18 @@ class Outlook:
     def text(self) -> str:
         """`3-1-4 1.21 x (1.10 to 1.32)`."""
         value = "" if self.speedup is None else f" {self.speedup:.2f} x"
-        span = f" ({self.low:.2f} to {self.high:.2f})" if self.low is not None and self.high is not None else ""
+        span = f" ({'bounds ' * self.bounds}{self.low:.2f} to {self.high:.2f})" if self.low is not None and self.high is not None else ""
         return self.name if self.setting.off else f"{self.name}{value}{span}"
 
     def to_json(self) -> dict[str, Any]:
-        told = {"speedup": self.speedup, "low": self.low, "high": self.high, "source": self.source, "accept_length": self.accept_length}
-        return {"batch": self.batch, **self.setting.to_json(), **told}
+        told = {"speedup": self.speedup, "low": self.low, "high": self.high, "bounds": self.bounds, "source": self.source}
+        return {"batch": self.batch, **self.setting.to_json(), **told, "accept_length": self.accept_length}
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The best setting of one batch size, by value; whether it is really the best is in `over_off` and `over_runner_up`."""
+    """The best setting of one batch size, by value; whether it is really the best is in `over_off` and `over_runner_up`. A setting that nobody ran
+    comes before one that beat off only where its whole interval is above it."""
 
     group: str
     batch: int
@@ -82,7 +80,8 @@ class Recommendation:
     outlooks: tuple[Outlook, ...]
     """All that were weighed, best first; those that are only bounded last."""
     not_ruled_out: tuple[Outlook, ...]
-    """Settings nobody ran that may be better than the best: those that are only bounded and, where off leads, those whose interval reaches 1."""
+    """Settings nobody ran that may be better than the best: those that are only bounded, those of a larger value that do not stand out from it, and,
+    where off leads, those whose interval reaches 1."""
     assumptions: tuple[str, ...]
     batch_told: bool = True
     """False: the table names no batch size, `batch` is 1."""
@@ -95,14 +94,16 @@ class Recommendation:
     @property
     def text(self) -> str:
         best, other = self.best, self.runner_up
-        head = f"batch {self.batch}: " if self.batch_told else "the table's batch size: "
+        head = f"{self.group}, " if self.group else ""
+        head += f"batch {self.batch}: " if self.batch_told else "the table's batch size: "
+        other_text = "" if other is None else other.text + (", predicted, not run" if other.source == PREDICTED else "")
         if other is None:
-            return f"{head}nothing to weigh but {best.name}"
-        if best.setting.off:
+            text = "no setting ran beside off: cannot tell"
+        elif best.setting.off:
             words = {
-                CLEAR: f"off; the next best, {other.text}, is slower",
-                CANNOT_TELL: f"off leads, next {other.text}, but the intervals overlap: cannot tell",
-                NO_INTERVAL: f"off; the next best, {other.text}, is slower, but without an interval: repeat the runs",
+                CLEAR: f"off; the next best, {other_text}, is slower",
+                CANNOT_TELL: f"off leads, next {other_text}, but the intervals overlap: cannot tell",
+                NO_INTERVAL: f"off; the next best, {other_text}, is slower, but without an interval: repeat the runs",
             }
             text = words[self.over_off]
         elif self.over_off == CANNOT_TELL:
@@ -110,13 +111,14 @@ class Recommendation:
         else:
             text = best.text if self.over_off == CLEAR else f"{best.text}, without an interval"
             if not other.setting.off:
-                text += f"; cannot tell it from {other.text}" if self.over_runner_up == CANNOT_TELL else f"; next {other.text}"
+                text += f"; cannot tell it from {other_text}" if self.over_runner_up == CANNOT_TELL else f"; next {other_text}"
         if best.source == PREDICTED:
             text += "; predicted, not run"
             ran = next((o for o in self.outlooks if o.source == MEASURED and not o.setting.off), None)
             text += f" (the best that ran: {ran.text})" if ran is not None else ""
-        if self.not_ruled_out:
-            text += f"; not ruled out: {', '.join(o.text for o in self.not_ruled_out[:3])}"
+        open_ = [o.text for o in self.not_ruled_out if o is not other]
+        if open_:
+            text += f"; not ruled out: {', '.join(open_[:3])}"
         return head + text
 
     def to_json(self) -> dict[str, Any]:
@@ -207,7 +209,7 @@ def _between(chains: Sequence[tuple[int, float]], steps: int) -> tuple[float, fl
 
 
 def predict(
-    batch: int, setting: Setting, acceptance: Acceptance, model: TimeModel, baseline_ms: float | None = None, *, seed: int = 0
+    batch: int, setting: Setting, acceptance: Acceptance, model: StepTime, baseline_ms: float | None = None, *, seed: int = 0
 ) -> Outlook | None:
     """Speedup of a setting over off. baseline_ms: a measured pass without speculation; else the model's. None where the accept length or a time
     is not to be had. The interval is the 2.5 to 97.5 % of draws over the model's error and the accept length's interval (taken as normal)."""
@@ -234,7 +236,7 @@ def predict(
         high = float(np.quantile(lengths * bases[:, 1] / times[:, 0], 0.975))
     elif value is not None and expected.low == expected.high:
         return Outlook(batch, setting, value, None, None, PREDICTED, length, tuple(assumed))
-    return Outlook(batch, setting, value, low, high, PREDICTED, length, tuple(assumed))
+    return Outlook(batch, setting, value, low, high, PREDICTED, length, tuple(assumed), bounds=not draws)
 
 
 def off(batch: int) -> Outlook:
@@ -251,7 +253,7 @@ def measured_outlook(row: CostRow) -> Outlook | None:
 
 def recommend(
     table: MeasuredTable,
-    model: TimeModel | None = None,
+    model: StepTime | None = None,
     acceptance: Acceptance | None = None,
     *,
     group: str | None = None,
@@ -262,7 +264,7 @@ def recommend(
     """One a batch size of the table, or of `batches`.
 
     Measured settings count as measured. With a model, settings nobody ran are weighed too: `settings`, and chains of up to `deepest` steps, where
-    `acceptance` (None: `measured_acceptance`) and the model tell them. A batch size without a baseline is left out unless the model tells one.
+    `acceptance` (None: `measured_acceptance`) and the model tell them. A batch size without a baseline is left out unless the model tells a speedup.
     """
     names = groups(table)
     group = next(iter(names), "") if group is None else group
@@ -272,13 +274,14 @@ def recommend(
     wanted = sorted({*settings, *(Setting(k) for k in range(1, deepest + 1))}) if model is not None else []
     found = []
     for batch in sorted(set(table.batches if batches is None else batches)):
-        own = [o for c in costs if c.measured.batch == batch and (o := measured_outlook(c)) is not None]
+        here = [c for c in costs if c.measured.batch == batch]
+        own = [o for c in here if (o := measured_outlook(c)) is not None]
         there = table.baselines(batch, place)
         baseline_ms = 1000 * batch / statistics.median(m.tok_s for m in there) if there else None
-        ran = {o.setting for o in own}
+        ran = {c.measured.setting for c in here}
         guessed = [predict(batch, s, acceptance, model, baseline_ms) for s in wanted if s not in ran and not s.off]
         outlooks = [off(batch), *own, *(g for g in guessed if g is not None)]
-        if len(outlooks) > 1:
+        if any(o.speedup is not None for o in outlooks[1:]) or (there and len(outlooks) > 1):
             chosen = _choose(group, batch, outlooks, model)
             if any(g is not None for g in guessed):
                 chosen = replace(chosen, assumptions=(*chosen.assumptions, *_doubts(own, acceptance)))
@@ -299,24 +302,43 @@ def _doubts(own: Iterable[Outlook], acceptance: Acceptance) -> Iterable[str]:
             )
 
 
-def _choose(group: str, batch: int, outlooks: Sequence[Outlook], model: TimeModel | None) -> Recommendation:
+def _choose(group: str, batch: int, outlooks: Sequence[Outlook], model: StepTime | None) -> Recommendation:
     ranked = sorted((o for o in outlooks if o.speedup is not None), key=lambda o: -o.speedup)
     bounded = [o for o in outlooks if o.speedup is None]
+    ran = next((o for o in ranked if o.source == MEASURED and not o.setting.off and o.speedup > 1), None)
+    if ran is not None and ranked[0].source == PREDICTED and not _stands_out(ranked[0], ran):
+        ranked.remove(ran)
+        ranked.insert(0, ran)
     best, runner_up = ranked[0], ranked[1] if len(ranked) > 1 else None
     others = ranked[1:] if best.setting.off else [o for o in ranked if o.setting.off]
-    against = {compare(best, o) for o in others}
+    against = {compare(best, o) for o in others} or {CANNOT_TELL}
     over_off = next((word for word in (CANNOT_TELL, NO_INTERVAL) if word in against), CLEAR)
     over_next = compare(best, runner_up) if runner_up is not None else CLEAR
-    guessed = [o for o in ranked if best.setting.off and o.source == PREDICTED and o.high is not None]
-    open_ = tuple(sorted((o for o in (*bounded, *guessed) if o.high > best.speedup), key=lambda o: -o.high))
+    guessed = [o for o in ranked[1:] if o.source == PREDICTED and (best.setting.off or o.speedup > best.speedup)]
+    open_ = tuple(sorted((o for o in (*bounded, *guessed) if _reach(o) > best.speedup), key=lambda o: -_reach(o)))
     assumed = dict.fromkeys(a for o in outlooks for a in o.assumed)
-    if any(o.source == PREDICTED for o in outlooks) and (text := getattr(model, "assumption", "")):
-        assumed = {text: None, **assumed}
+    if any(o.source == PREDICTED for o in outlooks) and model is not None:
+        assumed = {model.assumption: None, **assumed}
     return Recommendation(group, batch, best, runner_up, over_off, over_next, (*ranked, *bounded), open_, tuple(assumed))
 
 
 def compare(best: Outlook, other: Outlook) -> str:
-    """Whether the better of two by value is the better: `clear`, `cannot tell` where the intervals overlap, `no interval`."""
+    """Whether `best` is the better of two: `clear`, `cannot tell` where the intervals overlap or the other's value is larger, `no interval`."""
+    if other.speedup > best.speedup:
+        return CANNOT_TELL
     if None in (best.low, other.low):
         return NO_INTERVAL
-    return CLEAR if best.low > other.high else CANNOT_TELL
+    if best.low <= other.high:
+        return CANNOT_TELL
+    return NO_INTERVAL if best.bounds or other.bounds else CLEAR
+
+
+def _reach(outlook: Outlook) -> float:
+    """The most that it may be."""
+    return outlook.speedup if outlook.high is None else outlook.high
+
+
+def _stands_out(guessed: Outlook, ran: Outlook) -> bool:
+    """Whether a setting that nobody ran is surely better than one that ran."""
+    most = ran.speedup * (1 + ONE_RUN) if ran.high is None else ran.high
+    return guessed.low is not None and not guessed.bounds and guessed.low > most

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from eaglelab.timing.errors import TimingError
 
 if TYPE_CHECKING:
     from eaglelab.drafter.config import DrafterConfig
+    from eaglelab.timing.step_time import Collectives
 
 
 @dataclass(frozen=True)
@@ -80,18 +82,21 @@ class Cycle:
 class WhatIf:
     name: str
     before: Cycle
-    after: Cycle
+    after: Cycle | None
+    """None where the numbers contradict the change: `assumptions` says how."""
     assumptions: tuple[str, ...]
 
     @property
     def text(self) -> str:
+        if self.after is None:
+            return f"{self.name}: {'; '.join(self.assumptions)}"
         return f"{self.name}: {self.before.speedup:.2f} x becomes {self.after.speedup:.2f} x ({self.before.tok_s:.4g} to {self.after.tok_s:.4g} tok/s)"
 
     def to_json(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "before": self.before.to_json(),
-            "after": self.after.to_json(),
+            "after": None if self.after is None else self.after.to_json(),
             "assumptions": list(self.assumptions),
             "text": self.text,
         }
@@ -150,6 +155,40 @@ def smaller_vocabulary(cycle: Cycle, lm_head_share: float, *, keep: float = 0.5,
         )
     name = "half the draft vocabulary" if keep == 0.5 else f"{keep:.0%} of the draft vocabulary"
     return WhatIf(name, cycle, after, tuple(assumptions))
+
+
+def what_ifs(
+    rows: Sequence[CostRow],
+    *,
+    verify_share: float | None = None,
+    draft_share: float = 0.0,
+    collectives: Collectives | None = None,
+    lm_head: float | None = None,
+    faster: float = 0.27,
+    longer: float = 0.3,
+) -> Iterator[tuple[CostRow, WhatIf]]:
+    """For the fastest setting of each group and batch size. verify_share, draft_share: of a cycle; None: all of it is counted as verify, and that is
+    said. collectives: what a baseline can lose at most where the cause is shared. lm_head: its share of a draft step (`lm_head_share`)."""
+    told = [row for row in rows if row.r is not None]
+    for group, batch in dict.fromkeys((row.measured.group, row.measured.batch) for row in told):
+        row = max((r for r in told if (r.measured.group, r.measured.batch) == (group, batch)), key=lambda r: r.speedup)
+        cycle = Cycle.of_row(row, 1.0 if verify_share is None else verify_share, draft_share)
+        for one in _changes(cycle, collectives if row.measured.batch_told else None, lm_head if draft_share else None, faster, longer):
+            if verify_share is None and one.name.startswith("verify"):
+                said = "all of a cycle is counted as verify, since nothing tells its share: the most that it can give"
+                one = replace(one, name=f"{one.name} (at most)", assumptions=(*one.assumptions, said))
+            yield row, one
+
+
+def _changes(cycle: Cycle, collectives: Collectives | None, lm_head: float | None, faster: float, longer: float) -> Iterator[WhatIf]:
+    yield verify_faster(cycle, faster)
+    try:
+        yield verify_faster(cycle, faster, shared=True, baseline_collective_ms=None if collectives is None else collectives.decode_ms)
+    except TimingError as error:
+        yield WhatIf(f"verify {faster:.0%} faster, the baseline too", cycle, None, (str(error),))
+    yield accept_longer(cycle, longer)
+    if lm_head is not None:
+        yield smaller_vocabulary(cycle, lm_head)
 
 
 def lm_head_share(config: DrafterConfig) -> float:
