@@ -200,7 +200,7 @@ class TimingCase:
     @cached_property
     def _traced(self) -> dict[str, Any]:
         """What the trace tells the cost model; {} without one that can be used."""
-        from eaglelab.timing.parts import shares_of
+        from eaglelab.timing.traced import shares_of
 
         try:
             return shares_of(self.trace)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from eaglelab.findings import Finding, Status, few
 from eaglelab.investigation import Investigation, NotGiven
+from eaglelab.timing.cost import CostRow
 from eaglelab.timing.phases import COLUMNS, Phase
-from eaglelab.timing.predict import CLEAR, NO_INTERVAL, Recommendation
-from eaglelab.timing_case import METRICS, TRACE, TimingCase
+from eaglelab.timing.predict import CLEAR, MEASURED, NO_INTERVAL, ONE_RUN, Recommendation
+from eaglelab.timing_case import METRICS, TABLE, TRACE, TimingCase
 
 if TYPE_CHECKING:
     from eaglelab.timing.trace import TraceReport
@@ -24,8 +25,6 @@ DEAR = 1.5
 """And of so many is dear where few tokens are verified."""
 FEW_TOKENS = 64
 """Tokens in a pass, of all requests, below which a dense target on a GPU is bound by memory: the weights are read once either way."""
-ONE_RUN = 0.05
-"""By how much a single run's throughput may be off: what lies within it of no speculation is not told from it."""
 POSSIBLE = 0.9
 """A verify pass does all that a decode step does: one of fewer steps was recorded under other conditions."""
 CYCLES = 3
@@ -251,6 +250,9 @@ def _beside(row) -> str:
 def worth(inv: Investigation) -> Iterator[Finding]:
     """Whether speculation pays at the batch sizes that were measured, with the setting that the case's server runs or with those of the table."""
     side = inv.timing
+    if inv.case.timing.table is None and inv.case.timing.trace is not None:
+        yield from _worth_by_trace(side)
+        return
     rows = [r for r in side.rows if r.speedup is not None]
     if not rows:
         without = "no run without speculation" if side.rows else "no run with speculation"
@@ -263,37 +265,68 @@ def worth(inv: Investigation) -> Iterator[Finding]:
             next="Measure both: a row with steps 0 is the baseline.",
         )
         return
-    own = [r for r in rows if r.measured.setting == side.setting] or rows
-    best = max(own, key=lambda r: r.speedup)
+    served = [r for r in rows if r.measured.setting == side.setting]
+    own = served or rows
     loses = [r for r in own if (r.speedup_interval[1] if r.speedup_interval else r.speedup * (1 + ONE_RUN)) < 1]
     wins = [r for r in own if (r.speedup_interval[0] if r.speedup_interval else r.speedup / (1 + ONE_RUN)) > 1]
     shown = sorted(own, key=lambda r: (r.measured.batch, -r.speedup))
+    best = max(wins or own, key=lambda r: r.speedup)
+    single = "" if best.speedup_interval else " (one run each)"
+    at = _batch(best)
     what = best.measured.setting.name
     need = "" if best.r is None else f"; it has accept length {best.measured.accept_length:.2f} and breaks even at {best.r:.2f}"
     title = (
-        f"Speculation does not pay: {what} runs at {best.speedup:.2f} of no speculation at batch {best.measured.batch}, the best of what was measured{need}"
+        f"Speculation does not pay: {what} runs at {best.speedup:.2f} of no speculation at {at}{single}, the best of what was measured{need}"
         if len(loses) == len(own)
-        else f"Speculation pays: {what} is {best.speedup:.2f} times as fast as no speculation at batch {best.measured.batch}{need}"
+        else f"Speculation pays: {what} is {best.speedup:.2f} times as fast as no speculation at {at}{single}{need}"
         if wins
-        else f"Whether speculation pays cannot be told: {what} is {best.speedup:.2f} times as fast at batch {best.measured.batch}, within what runs differ by{need}"
+        else f"Whether speculation pays cannot be told: {what} is {best.speedup:.2f} times as fast at {at}{single}, within what runs differ by{need}"
     )
-    if wins and loses:
-        title += f"; slower at batch {few([str(b) for b in sorted({r.measured.batch for r in loses})], 5)}"
+    slower = sorted({r.measured.batch for r in loses} - {r.measured.batch for r in own if r not in loses})
+    if wins and slower:
+        title += f"; slower at batch {few([str(b) for b in slower], 5)}"
+    unserved = "" if served or side.setting is None else f"The server runs {side.setting.name}, which was not measured beside a baseline. "
     yield Finding(
         "cost.worth",
         title,
         Status.FAIL if len(loses) == len(own) else Status.PASS if wins else Status.CANNOT_TELL,
         claim=side.measured.path.name if side.measured.path else "",
-        evidence="; ".join(_row(r) for r in shown[:8]) + ".",
+        evidence=unserved + "; ".join(_row(r) for r in shown[:8]) + ".",
         numbers={"rows": [r.to_json() for r in shown]},
         next="The setting to use is in the finding cost.setting." if loses else "",
     )
 
 
-def _row(row) -> str:
+def _worth_by_trace(side: TimingCase) -> Iterator[Finding]:
+    """What a trace tells without a table: the accept length that breaks even. Raises NotGiven where it holds no plain decode steps."""
+    from eaglelab.timing.traced import cycles_in_decode_steps
+
+    table = cycles_in_decode_steps(side.trace)
+    if not len(table):
+        raise NotGiven("measured throughputs of settings", TABLE)
+    told = [f"accept length {r.r:.2f} at batch {r.batch}" for r in table.itertuples()]
+    yield Finding(
+        "cost.worth",
+        f"By the trace speculation breaks even at {few(told, 4)}",
+        Status.CANNOT_TELL,
+        evidence="; ".join(
+            f"batch {r.batch}: {r.cycle_ms:.3g} ms a cycle ({r.cycles:,}), {r.decode_ms:.3g} ms a plain decode step ({r.steps:,})"
+            for r in table.itertuples()
+        )
+        + ". Medians of wall time, the profiler's own cost included.",
+        numbers={"break_even": table.to_dict(orient="records")},
+        next=f"Hold the served accept length against it. {TABLE}.",
+    )
+
+
+def _batch(row: CostRow) -> str:
+    return f"batch {row.measured.batch}" if row.measured.batch_told else "the table's batch size"
+
+
+def _row(row: CostRow) -> str:
     m = row.measured
     r = "" if row.r is None else f", accept length {m.accept_length:.2f}, break-even {row.r:.2f}"
-    return f"{m.setting.name} at batch {m.batch}: {m.tok_s:.4g} tok/s, {row.speedup:.2f} of {row.baseline_tok_s:.4g}{r}"
+    return f"{m.setting.name} at {_batch(row)}: {m.tok_s:.4g} tok/s, {row.speedup:.2f} of {row.baseline_tok_s:.4g}{r}"
 
 
 def setting(inv: Investigation) -> Iterator[Finding]:
@@ -332,8 +365,10 @@ def setting(inv: Investigation) -> Iterator[Finding]:
 def _status(found: Recommendation, side: TimingCase) -> Status:
     if found.over_off not in (CLEAR, NO_INTERVAL):
         return Status.CANNOT_TELL
-    running = next((o for o in found.outlooks if o.setting == side.setting and o.source == "measured"), None)
-    if running is None or running.setting == found.best.setting or found.best.source != "measured":
+    if found.over_off == NO_INTERVAL and not found.best.setting.off and found.gain < ONE_RUN:
+        return Status.CANNOT_TELL
+    running = next((o for o in found.outlooks if o.setting == side.setting and o.source == MEASURED), None)
+    if running is None or running.setting == found.best.setting or found.best.source != MEASURED:
         return Status.PASS
     if found.over_off == NO_INTERVAL or running.high is None or found.best.low is None:
         return Status.CANNOT_TELL
@@ -342,11 +377,12 @@ def _status(found: Recommendation, side: TimingCase) -> Status:
 
 def _change(found: Recommendation, inv: Investigation) -> str:
     best = found.best.setting
+    at = f"batch {found.batch}" if found.batch_told else "the table's batch size"
     if best.off:
-        return f"At batch {found.batch} serve without speculation: leave its flags out."
+        return f"At {at} serve without speculation: leave its flags out."
     flags = best.flags(inv.engine.name if inv.engine is not None else "sglang")
     words = [f"--{name.replace('_', '-')} {value}" for name, value in flags.items()]
-    return f"At batch {found.batch} write {' '.join(words)}."
+    return f"At {at} write {' '.join(words)}."
 
 
 def _more(found: tuple[Recommendation, ...]) -> str:
