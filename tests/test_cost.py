@@ -545,6 +545,7 @@ def test_a_share_that_nobody_told_is_said_to_be_one():
     report = cost_report(MeasuredTable((made(1, OFF, 100), made(1, Setting(2), 110, 2.0))))
     one = next(w for w in report.what_if if w.name == "batch 1, 2-1-3, verify 27% faster (at most)")
     assert any("all of a cycle is counted as verify" in text for text in one.assumptions)
+    assert not any("the baseline too" in w.name for w in report.what_if)
 
 
 # -- collectives of a trace ---------------------------------------------------------------------------------------------------------------------

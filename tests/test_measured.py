@@ -421,3 +421,19 @@ def test_a_real_log():
     assert (row.batch, row.setting.name) == (16, "3-1-4")
     assert row.extra["lines"] == 4
     assert row.tok_s in [pytest.approx((a.tok_s + b.tok_s) / 2) for a in steady for b in steady]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "batch  steps  tok_s  accept_length\n1      0      100    -\n1      3      150    2.5\n",
+        "batch steps tok_s accept_length\n1 0 100 -\n1 3 150 2.5\n",
+        "batch size   num steps   tok/s   accept len\n1   baseline   100 tok/s   n/a\n1   3   150 tok/s   2.5\n",
+    ],
+)
+def test_columns_set_apart_by_spaces(tmp_path, text):
+    """As a terminal prints a table, and copied from there."""
+    path = tmp_path / "t.txt"
+    path.write_text(text)
+    rows = read_measured(path).rows
+    assert [(m.batch, m.setting.steps, m.tok_s, m.accept_length) for m in rows] == [(1, 0, 100.0, None), (1, 3, 150.0, 2.5)]

@@ -167,28 +167,26 @@ def what_ifs(
     faster: float = 0.27,
     longer: float = 0.3,
 ) -> Iterator[tuple[CostRow, WhatIf]]:
-    """For the fastest setting of each group and batch size. verify_share, draft_share: of a cycle; None: all of it is counted as verify, and that is
-    said. collectives: what a baseline can lose at most where the cause is shared. lm_head: its share of a draft step (`lm_head_share`)."""
+    """For the fastest setting of each group and batch size. verify_share, draft_share: of a cycle; None: all of it is counted as verify, which is said,
+    and nothing of how much of it the baseline shares. collectives: what a baseline can lose at most where the cause is shared. lm_head: its share of a draft step (`lm_head_share`)."""
     told = [row for row in rows if row.r is not None]
     for group, batch in dict.fromkeys((row.measured.group, row.measured.batch) for row in told):
         row = max((r for r in told if (r.measured.group, r.measured.batch) == (group, batch)), key=lambda r: r.speedup)
         cycle = Cycle.of_row(row, 1.0 if verify_share is None else verify_share, draft_share)
-        for one in _changes(cycle, collectives if row.measured.batch_told else None, lm_head if draft_share else None, faster, longer):
-            if verify_share is None and one.name.startswith("verify"):
-                said = "all of a cycle is counted as verify, since nothing tells its share: the most that it can give"
-                one = replace(one, name=f"{one.name} (at most)", assumptions=(*one.assumptions, said))
-            yield row, one
-
-
-def _changes(cycle: Cycle, collectives: Collectives | None, lm_head: float | None, faster: float, longer: float) -> Iterator[WhatIf]:
-    yield verify_faster(cycle, faster)
-    try:
-        yield verify_faster(cycle, faster, shared=True, baseline_collective_ms=None if collectives is None else collectives.decode_ms)
-    except TimingError as error:
-        yield WhatIf(f"verify {faster:.0%} faster, the baseline too", cycle, None, (str(error),))
-    yield accept_longer(cycle, longer)
-    if lm_head is not None:
-        yield smaller_vocabulary(cycle, lm_head)
+        bound = None if collectives is None or not row.measured.batch_told else collectives.decode_ms
+        if verify_share is None:
+            one = verify_faster(cycle, faster)
+            said = "all of a cycle is counted as verify, since nothing tells its share: the most that it can give"
+            yield row, replace(one, name=f"{one.name} (at most)", assumptions=(*one.assumptions, said))
+        else:
+            yield row, verify_faster(cycle, faster)
+            try:
+                yield row, verify_faster(cycle, faster, shared=True, baseline_collective_ms=bound)
+            except TimingError as error:
+                yield row, WhatIf(f"verify {faster:.0%} faster, the baseline too", cycle, None, (str(error),))
+        yield row, accept_longer(cycle, longer)
+        if draft_share and lm_head is not None:
+            yield row, smaller_vocabulary(cycle, lm_head)
 
 
 def lm_head_share(config: DrafterConfig) -> float:

@@ -1,4 +1,4 @@
-"""Hand-written tables: comma, semicolon, tab, or a table of Markdown."""
+"""Hand-written tables: comma, semicolon, tab, a table of Markdown, or columns set apart by spaces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from eaglelab.timing.tables.numbers import has_decimal_comma
 from eaglelab.timing.tables.rows import CELLS, Rows
 
 LARGEST = 2**26
-DELIMITERS = (",", ";", "\t", "|")
+DELIMITERS = (",", ";", "\t", "|", "  ", " ")
+"""Of equally many names the first. Two spaces stand for two or more, so that names may hold one; an empty cell needs a dash there."""
 HEAD_LINES = 20
 """Lines within which the header stands; before it there may be words."""
 NUMBERS = tuple(name for name in CELLS if name != "mode")
@@ -73,6 +74,8 @@ def _header(path: Path, lines: list[str]) -> tuple[list[str], int, str]:
 
 
 def _split(line: str, delimiter: str) -> list[str]:
+    if not delimiter.strip() and delimiter != "\t":
+        return re.split(r"\s{2,}" if delimiter == "  " else r"\s+", line.strip())
     try:
         return next(csv.reader([line], delimiter=delimiter), [])[slice(1, -1) if _markdown(line, delimiter) else slice(None)]
     except csv.Error:
