@@ -230,14 +230,14 @@ def _flags(words: list[str]) -> dict[str, str]:
 def main(name: str, arguments: list[str]) -> None:
     engine = Engine(name, arguments)
     print(f"fake {name}: {' '.join(arguments)}; fault {engine.fault or 'none'}; NCCL_ALGO {os.environ.get('NCCL_ALGO')}", flush=True)
+    if engine.fault in ("ignores", "forks"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if record := os.environ.get("FAKE_STARTS"):
         with open(record, "a") as file:
             file.write(f"{os.getpid()} {engine.steps}-{engine.topk}-{engine.nodes} {os.environ.get('NCCL_ALGO', '')}\n")
     if engine.fault == "exits":
         print("Traceback (most recent call last):\nRuntimeError: CUDA out of memory \x1b[31m", flush=True)
         sys.exit(1)
-    if engine.fault in ("ignores", "forks"):
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if engine.fault == "forks":  # a daemon: another session, an environment of its own, no parent
         code = "import os, time\nif os.fork(): os._exit(0)\nos.setsid()\nif os.fork(): os._exit(0)\nopen(os.environ['FAKE_DAEMON'], 'w').write(str(os.getpid()))\ntime.sleep(600)"
         subprocess.Popen([sys.executable, "-c", code])

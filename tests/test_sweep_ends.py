@@ -7,10 +7,14 @@ import sys
 import time
 
 import pytest
-from sweep_world import make_world
+from sweep_world import OFF, WAIT, make_world, until
 
 from eaglelab.cli import main
 from eaglelab.timing.sweep import processes
+from eaglelab.timing.sweep.command import Template
+from eaglelab.timing.sweep.servers import Interrupted, Running, free_port, interruptible
+
+LIMITS = ("--boot-timeout", str(WAIT), "--timeout", str(10 * WAIT))
 
 
 @pytest.fixture
@@ -21,52 +25,74 @@ def world(tmp_path, monkeypatch):
 def command(world, *more):
     file = world.root / "prompts.jsonl"
     file.write_text("".join(json.dumps({"token_ids": [i + 1, 2, 3]}) + "\n" for i in range(5)))
-    return ["sweep", str(world.root), "--settings", "1", "--batch", "1", "--prompts", str(file), "--max-new-tokens", "24", *more]
+    return ["sweep", str(world.root), "--settings", "1", "--batch", "1", "--prompts", str(file), "--max-new-tokens", "24", *LIMITS, *more]
 
 
-def begun(world, servers, *more):
-    """The command as a process of its own, when so many servers were started and the last one runs. SIGINT is ignored, as in a background job."""
-    line = [sys.executable, "-m", "eaglelab.cli", *command(world, *more)]
-    ignored = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)  # noqa: E731
-    sweep = subprocess.Popen(line, preexec_fn=ignored, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    until = time.monotonic() + 100
-    while len(world.starts) < servers and time.monotonic() < until and sweep.poll() is None:
-        time.sleep(0.01)
-    assert len(world.starts) == servers, sweep.communicate()
-    server = int(world.starts[-1][0])
-    assert server in processes.processes()
-    return sweep, server
+@pytest.fixture
+def begun(world):
+    """The command as a process of its own, once so many servers were started. SIGINT is ignored, as in a background job. Nothing of it outlives the test."""
+    sweeps = []
+
+    def start(servers, *more):
+        line = [sys.executable, "-m", "eaglelab.cli", *command(world, *more)]
+        ignored = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)  # noqa: E731
+        sweep = subprocess.Popen(line, preexec_fn=ignored, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        sweeps.append(sweep)
+        reached = until(lambda: len(world.starts) >= servers or sweep.poll() is not None)
+        if not reached or sweep.poll() is not None:
+            sweep.kill()
+            pytest.fail(f"{len(world.starts)} servers were started, {servers} were expected: {sweep.communicate(timeout=WAIT)}")
+        return sweep, int(world.starts[servers - 1][0])
+
+    yield start
+    for sweep in sweeps:
+        sweep.kill()
+        sweep.communicate(timeout=WAIT)
 
 
-def gone(pid, seconds=20):
-    until = time.monotonic() + seconds
-    while pid in processes.processes() and time.monotonic() < until:
-        time.sleep(0.02)
-    return pid not in processes.processes()
+def running(pid):
+    return pid in processes.processes()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_the_sweep_ends_its_server(world, number):
-    """Of SIGINT there are two, and a server that ignores SIGTERM: the second one shortens the wait of 20 seconds."""
-    world.fault("ignores" if number == signal.SIGINT else "")
-    sweep, server = begun(world, 1, "--max-new-tokens", "4000")
+def test_a_signal_to_the_sweep_ends_its_server(world, begun, number):
+    sweep, server = begun(1, "--max-new-tokens", "100000")
     sweep.send_signal(number)
-    if number == signal.SIGINT:
-        time.sleep(0.5)
-        assert server in processes.processes()
-        sweep.send_signal(number)
-    began = time.monotonic()
-    out, err = sweep.communicate(timeout=60)
-    assert gone(server, 0)
-    assert time.monotonic() - began < 15
+    out, err = sweep.communicate(timeout=WAIT)
+    assert not running(server)
     assert (sweep.returncode, f"interrupted ({number.name})" in out) == (2, True), err
 
 
-def test_a_sweep_that_was_killed_goes_on_where_it_was(world):
-    sweep, server = begun(world, 2, "--settings", "1,2")
+def test_a_second_signal_shortens_the_grace(world, monkeypatch):
+    """The server ignores SIGTERM."""
+    world.fault("ignores")
+    made, sent, send = Template.read(world.launch, folder=world.root), [], processes._send
+
+    def sent_and_hurried(tree, number):
+        sent.append((number, time.monotonic()))
+        send(tree, number)
+        if len(sent) == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(processes, "_send", sent_and_hurried)
+
+    def interrupted():
+        with interruptible(), Running(made.command(OFF, free_port()), world.root / "log", {}):
+            assert until(lambda: world.starts)
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        interrupted()
+    (first, asked), (second, insisted) = sent[:2]
+    assert (first, second) == (signal.SIGTERM, signal.SIGKILL)
+    assert insisted - asked < processes.GRACE
+
+
+def test_a_sweep_that_was_killed_goes_on_where_it_was(world, begun):
+    sweep, server = begun(2, "--settings", "1,2")
     sweep.kill()
-    sweep.communicate()
-    assert gone(server)
+    sweep.communicate(timeout=WAIT)
+    assert until(lambda: not running(server))  # by the guard
     results = world.root / "sweep/results.jsonl"
     assert json.loads(results.read_text().splitlines()[0])["run"] == "off"
     with results.open("a") as file:
@@ -83,10 +109,13 @@ def test_a_plan_starts_nothing(world, capsys):
     assert not (world.root / "sweep").exists()
     assert {c["name"]: c["tried"] for c in out["candidates"]}["off"]
     assert "--port PORT" in out["commands"]["1-1-2"]
+    assert ["[dump] path" in note for note in out["notes"]] == [True]  # one reason, however many settings
 
 
 def test_what_cannot_be_swept_is_an_error(world, capsys):
+    (world.root / "binary").write_bytes(b"\xff\xfe\x00")
     for more, said in (
+        (("--launch", str(world.root / "binary")), "binary is a file that holds no text"),
         (("--settings", "x"), "expected off, STEPS"),
         (("--launch", "./serve.sh"), "names no server"),
         (("--prompts", str(world.root / "absent")), "no such file"),

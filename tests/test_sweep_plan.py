@@ -8,13 +8,15 @@ import time
 from pathlib import Path
 
 import pytest
+from case_builder import build_case, make_world
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eaglelab.acceptance import accept_length_from_joint
 from eaglelab.engines.launch import parse_launch
+from eaglelab.investigation import Investigation
 from eaglelab.live.prompts import Prompt
-from eaglelab.timing.acceptance import Expected
+from eaglelab.timing.acceptance import Expected, ReplayedAcceptance
 from eaglelab.timing.cost import cost_rows
 from eaglelab.timing.errors import TimingError
 from eaglelab.timing.measured import Measured, MeasuredTable
@@ -24,10 +26,11 @@ from eaglelab.timing.sweep.choose import choose, gains, setting_of
 from eaglelab.timing.sweep.command import Template, parse_axis, parse_flags
 from eaglelab.timing.sweep.measure import asked, numbers, run_batch, same_text, steady
 from eaglelab.timing.sweep.plan import NOISE, Knowledge, auto_settings, decide, parse_settings
-from eaglelab.timing.sweep.run import Options, ordered, run_name, variants
+from eaglelab.timing.sweep.run import Options, Sweep, ordered, run_name, variants
 from eaglelab.timing.sweep.servers import SettingFailed
 from eaglelab.timing.sweep.store import DiskFull, Store, append
 from eaglelab.timing.sweep.streaming import Answer, _SGLangChunks, _VLLMChunks
+from eaglelab.wiring import FINAL
 
 OFF = Setting(0)
 LINE = "python -m sglang.launch_server --model-path m --tp-size 2 --speculative-algorithm EAGLE3 --speculative-draft-model-path d --speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4 --disable-radix-cache"
@@ -163,6 +166,24 @@ def test_an_earlier_table_bounds_costs_but_is_nothing_to_beat():
     known = Knowledge(before=rows_of(law((0.5, 0.3, 0.1), 1.0, 0.0), [Setting(1)]))
     assert known.cost_bounds(1, Setting(2))[0] == pytest.approx(2 * 0.85)
     assert known.best(1) == (OFF, 1.0)
+
+
+def test_the_plan_of_a_case_is_bounded_by_its_replay(tmp_path):
+    """The accept lengths are those of `ReplayedAcceptance`; where it fails, one note, and nothing is bounded."""
+    world = make_world(tmp_path, "llama", 6, seed=3)
+    build_case(tmp_path, world, slots=[1, 3, 5, FINAL], ids=[1, 3, 5])
+    chosen = [Setting(2), Setting(2, 2, 5)]
+    sweep = Sweep(Investigation(str(tmp_path)), template(LINE), Options(settings=(OFF, *chosen)))
+    accept = sweep.acceptance()
+    own = ReplayedAcceptance(Investigation(str(tmp_path)))
+    assert [accept(s) for s in chosen] == [own(s) for s in chosen]
+    assert accept(Setting(2)).low < accept(Setting(2)).high
+    assert not sweep.notes
+    for file in tmp_path.glob("**/*.safetensors"):
+        file.write_bytes(b"")
+    broken = Sweep(Investigation(str(tmp_path)), template(LINE), Options(settings=(OFF, *chosen)))
+    assert broken.acceptance()(Setting(2)) is None
+    assert "No replayed accept length of 2-1-3" in broken.notes[0]
 
 
 def test_settings_as_they_are_written():
@@ -384,6 +405,9 @@ def test_the_same_text():
     ours = [Answer(0, 0, ((1.0, 2),), (1, 2), ""), Answer(1, 0, ((1.0, 2),), (1, 3), ""), Answer(9, 0, ((1.0, 1),), (1,), "")]
     assert same_text(ours, {0: {"token_ids": [1, 2]}, 1: {"token_ids": [1, 2]}}) == [1, 2]
     assert same_text(ours, {}) is None
+    texts = [Answer(i, 0, ((1.0, 2),), None, text) for i, text in enumerate("ab")]  # without tokens
+    assert same_text(texts, {i: {"token_ids": [1, 2], "text": "a"} for i in range(2)}) == [1, 2]
+    assert same_text(texts, {0: {"token_ids": [1, 2]}}) is None
 
 
 def test_a_request_that_fails_ends_the_others(monkeypatch):
@@ -496,6 +520,17 @@ def test_a_folder_of_another_sweep_is_refused(tmp_path, key, value):
     with Store(tmp_path).held(ABOUT):
         pass
     with pytest.raises(TimingError, match=f"another {key}: .* --out DIR"), Store(tmp_path).held(ABOUT | {key: value}):
+        pass
+
+
+@pytest.mark.parametrize("key", ["command", "machine"])
+def test_another_drafter_or_machine_is_another_sweep(tmp_path, key):
+    with Store(tmp_path).held(ABOUT):  # of before these were told
+        pass
+    for value in ("one", "one"):
+        with Store(tmp_path).held(ABOUT | {key: value}):
+            pass
+    with pytest.raises(TimingError, match=f'another {key}: "one", now "two"'), Store(tmp_path).held(ABOUT | {key: "two"}):
         pass
 
 

@@ -108,5 +108,8 @@ def launch_line(text: str | None, inv) -> tuple[str, Path]:
         return inv.case.engine.launch, inv.case.root
     path = Path(text).expanduser()
     if len(text) < 1024 and "\n" not in text and path.is_file():
-        return path.read_text(encoding="utf-8"), Path.cwd()
+        try:
+            return path.read_text(encoding="utf-8"), Path.cwd()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"--launch {path} is a file that holds no text ({error}), expected the server's command line") from None
     return text, Path.cwd()

@@ -178,7 +178,7 @@ def _choice(batch: int, variant: str, rows: Sequence[dict[str, Any]]) -> Choice:
         others = f"; {', '.join(as_good)} cannot be told from it" if as_good else ""
         return Choice(batch, variant, best.setting.name, best, as_good, how + others, tuple(found))
     if all(g.high is not None and g.high < 1 for g in tried):
-        text = f"off: the best setting, {how}"
+        text = f"off: no setting is as fast; the fastest, {how}"
         return Choice(batch, variant, "off", next(g for g in found if g.setting.off), (), text, tuple(found))
     text = f"{how}: whether it is faster than off cannot be told"
     return Choice(batch, variant, CANNOT_TELL, best, as_good, text, tuple(found))

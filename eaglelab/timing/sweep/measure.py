@@ -225,11 +225,12 @@ def numbers(found: Batch) -> dict[str, Any]:
 
 
 def same_text(answers: Sequence[Answer], baseline: dict[int, Any]) -> list[int] | None:
-    """[answers equal to the baseline's, of n]: by tokens, else by text. None without a baseline to compare with."""
-    pairs = [(a, baseline[a.prompt]) for a in answers if a.prompt in baseline]
-    if not pairs:
-        return None
-    same = sum(
-        list(a.token_ids) == b["token_ids"] if a.token_ids is not None and b.get("token_ids") else a.text == b.get("text") for a, b in pairs
-    )
-    return [same, len(pairs)]
+    """[answers equal to the baseline's, of n]: by tokens where both have them, else by text. None where none has a baseline to compare with."""
+    same = [s for a in answers if (s := _same(a, baseline.get(a.prompt, {}))) is not None]
+    return [sum(same), len(same)] if same else None
+
+
+def _same(answer: Answer, other: dict[str, Any]) -> bool | None:
+    if answer.token_ids is not None and other.get("token_ids") is not None:
+        return list(answer.token_ids) == other["token_ids"]
+    return answer.text == other["text"] if isinstance(other.get("text"), str) else None

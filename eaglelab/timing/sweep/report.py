@@ -80,16 +80,16 @@ class SweepReport:
         }
 
     def lines(self) -> list[str]:
-        lines = []
+        lines, words = [], ("to try", "not to try") if self.commands else ("tried", "not tried")
         for variant, found in self.candidates.items():
             lines += [f"Plan{f' with {variant}' if variant else ''}"]
-            lines += [f"  {c.setting.name:>8}  {'tried' if c.tried else 'not tried':9}  {_accept(c)}  {c.reason}" for c in found]
+            lines += [f"  {c.setting.name:>8}  {words[not c.tried]:10}  {_accept(c)}  {c.reason}" for c in found]
         if self.commands:
             lines += ["", "Commands", *(f"  {name}: {command}" for name, command in self.commands.items())]
         for choice in self.choices:
             lines += ["", f"Batch {choice.batch}{f', {choice.variant}' if choice.variant else ''}"]
             lines += _columns([HEAD, *(_gain_cells(g) for g in choice.gains)])
-            lines += [f"  best: {choice.best}. {choice.text}"]
+            lines += [f"  best: {choice.text}" if choice.text.startswith(choice.best) else f"  best: {choice.best}. {choice.text}"]
         for failure in self.failures:
             lines += ["", f"{failure['run']} failed: {failure['error']}"]
         lines += [""] if self.warnings or self.notes else []

@@ -25,6 +25,7 @@ from eaglelab.timing.predict import Acceptance
 from eaglelab.timing.setting import Setting
 from eaglelab.timing.sweep.choose import setting_of
 from eaglelab.timing.sweep.command import Command, Template
+from eaglelab.timing.sweep.machine import machine
 from eaglelab.timing.sweep.measure import WARM_UP_TOKENS, asked, check_setting, measure, numbers, run_batch, same_text
 from eaglelab.timing.sweep.plan import Bounds, Candidate, Knowledge, auto_settings, decide
 from eaglelab.timing.sweep.report import SweepReport
@@ -132,6 +133,11 @@ class Sweep:
 
     def acceptance(self) -> Acceptance:
         """The replay's accept lengths; nothing, with a note, where the case has no replay."""
+        if self.inv.case.dump.path is None or self.inv.case.drafter.path is None:
+            self.notes.append(
+                "No accept length is known before something is served: the replay of `[dump] path` by `[drafter] path` would tell it"
+            )
+            return lambda setting: None
         replay = ReplayedAcceptance(self.inv)
         wanted = [s for s in self.settings if not s.off and (s.chain or self.template.engine != "vllm")]
         found: dict[Setting, Expected | None] = {}
@@ -139,10 +145,7 @@ class Sweep:
         for group in ([s for s in wanted if s.chain], *([s] for s in wanted if not s.chain)):
             try:
                 found |= {s: replay(s) for s in group}
-            except NotGiven as why:
-                self.notes.append(f"No accept length could be replayed, so that nothing is known of the drafter before it is served: {why}")
-                break
-            except (ValueError, OSError) as why:
+            except (NotGiven, ValueError, OSError) as why:
                 failed.setdefault(str(why), []).extend(s.name for s in group)
         self.notes += [f"No replayed accept length of {', '.join(names)}: {why}" for why, names in failed.items()]
         return found.get
@@ -231,7 +234,9 @@ class Sweep:
         sent = json.dumps([[p.token_ids, new_tokens(p, bound)] for p in self.prompts.prompts])
         told = {"source": self.prompts.source, "count": len(self.prompts.prompts), "sha256": hashlib.sha256(sent.encode()).hexdigest()}
         about = {"launch": self.template.shown, "engine": self.template.engine, "prompts": told}
-        about |= {"max_new_tokens": bound, "requests": self.options.requests, "created": now(), "provenance": collect()}
+        about |= {"max_new_tokens": bound, "requests": self.options.requests, "created": now(), "machine": machine()}
+        about["command"] = self._command(Setting(1), Variant(), 0).shown  # names the drafter where the launch line does not
+        about["provenance"] = {k: v for k, v in collect().items() if k != "device"}  # torch's, and the server may use another
         return about
 
     def _run_variant(self, store: Store, variant: Variant) -> None:
@@ -353,7 +358,7 @@ def _answer(answer: Any, batch: int, repeat: int) -> dict[str, Any]:
     """A line of answers.jsonl. Times in seconds since the request was sent."""
     arrivals = [[round(t - answer.sent, 6), n] for t, n in answer.arrivals]
     told = {"batch": batch, "repeat": repeat, "prompt": answer.prompt, "token_ids": answer.token_ids, "finish_reason": answer.finish_reason}
-    told |= {} if answer.token_ids is not None else {"text": answer.text}
+    told["text"] = answer.text
     counts = answer.counts
     told |= {} if counts is None else {"verify_passes": counts.verify_steps, "accepted": counts.accepted, "joint": counts.joint}
     return told | {"sent": round(answer.sent, 6), "arrivals": arrivals}

@@ -22,6 +22,8 @@ from eaglelab.timing.errors import TimingError
 FORMAT = 1
 IDENTITY = ("launch", "engine", "max_new_tokens", "requests", "prompts")
 """Keys of sweep.json that must be the same when a sweep is gone on with."""
+IDENTITY_IF_TOLD = ("command", "machine")
+"""The same, of a folder that has them."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -69,7 +71,8 @@ class Store:
             old = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise TimingError(f"{path} cannot be read ({error}): it says what the results are of. Give another folder, --out DIR") from None
-        for key in IDENTITY if isinstance(old, dict) else ():
+        told = [key for key in IDENTITY_IF_TOLD if isinstance(old, dict) and key in old]
+        for key in (*IDENTITY, *told) if isinstance(old, dict) else ():
             if old.get(key) != new.get(key):
                 shown = [json.dumps(v, ensure_ascii=False)[:300] for v in (old.get(key), new.get(key))]
                 raise TimingError(
