@@ -102,8 +102,10 @@ example: setup target $(LIVE)/vllm/.ready $(LIVE)/sglang/.ready
 	$(BIN)/python data/example/recipe/states.py --target data/example/target --answers $(LIVE)/example/answers.jsonl --out $(LIVE)/example/dump
 	$(BIN)/python data/example/recipe/train.py --target data/example/target --dump $(LIVE)/example/dump --out $(LIVE)/example/drafter
 	$(BIN)/python data/example/recipe/ship.py --target data/example/target --dump $(LIVE)/example/dump --drafter $(LIVE)/example/drafter --out data/example
-	rm -f data/example/engine/*.jsonl data/example/engine/*.log
+	rm -f data/example/engine/*.jsonl data/example/engine/*.log data/example/engine/*.gz data/example/engine/*.csv
 	$(BIN)/python engines_cpu/live.py --all --record
+	$(BIN)/python engines_cpu/trace.py vllm-chain
+	$(BIN)/python engines_cpu/sweep.py
 
 clean:
 	rm -rf $(VENV) $(LIVE) reports/*/ reports/index.html
