@@ -23,9 +23,10 @@ import eaglelab.timing.bench.target_model as target_module
 from eaglelab.cli import main
 from eaglelab.drafter.chains import Packed, draft_chains, first_step
 from eaglelab.drafter.model import Flags
+from eaglelab.target.skeleton import cache_argument
 from eaglelab.timing.bench.attention import folded_attention
 from eaglelab.timing.bench.bandwidth import Machine, best_of, measure_machine
-from eaglelab.timing.bench.clock import Call, Times, time_calls
+from eaglelab.timing.bench.clock import Budget, Call, Times, time_calls
 from eaglelab.timing.bench.counts import attention
 from eaglelab.timing.bench.drafter_step import BatchDrafter, DrafterCalls, extend_counts, step_counts
 from eaglelab.timing.bench.fixed_cache import kept_rows
@@ -70,7 +71,7 @@ def test_a_verify_pass_computes_what_transformers_computes(folders, kind):
     expected = model(ids).logits[:, context:]
 
     past = DynamicCache()  # keeps all rows, whatever the window
-    model(ids[:, :context], use_cache=True, **{target_module._cache_argument(model): past})
+    model(ids[:, :context], use_cache=True, **{cache_argument(model): past})
     target = load_target(folders[kind], CPU, torch.float32)
     rows = []
     for i, layer in enumerate(past.layers):
@@ -96,7 +97,7 @@ def test_layers_in_memory_are_the_checkpoints_own(folders, kind):
     verify = VerifyPass(target, 1, 1, 3)  # one row that all see: put in by hand below
     first = tiny_models.tokens(1, seed=9)[None]
     past = DynamicCache()
-    argument = target_module._cache_argument(model)
+    argument = cache_argument(model)
     model(first, use_cache=True, **{argument: past})
     for i in target.in_memory:
         verify.cache.layers[i].keys[:, :, :1], verify.cache.layers[i].values[:, :, :1] = past.layers[i].keys, past.layers[i].values
@@ -112,7 +113,7 @@ def test_kinds_of_layers_are_told_apart(folders):
 
 def test_a_pass_is_scaled_to_all_layers_round_by_round(folders):
     target = load_target(folders["deepseek"], CPU, torch.float32, layers=1)  # layers 0 and 1 of 0 | 1 2 3
-    run = _Run(target, None, [1], False, 2, CPU)
+    run = _Run(target, None, [1], False, 2, CPU, Budget(None, 1))
     assert run._scaled() == [1]
     times = {(VERIFY, 1): Times((10.0, 12.0)), (VERIFY, 1, 1): Times((7.0, 7.5))}
     assert run._to_all_layers(times, 1).ms == (10 + 2 * 3.0, 12 + 2 * 4.5)
@@ -274,6 +275,69 @@ def test_a_call_that_fails_is_noted_and_the_others_go_on():
     assert len(times["right"].ms) == 6
     with pytest.raises(TimingError, match="bench has clocks for cpu and cuda"):
         time_calls([], torch.device("meta"), 1)
+
+
+def test_a_budget_ends_rounds_for_all_calls_alike_and_begins_none_that_does_not_fit():
+    """A clock that only the calls move: 1 s and 2 s, a round of 3 s, 6 s of warm-up."""
+    now = {"s": 0.0}
+
+    def takes(seconds):
+        def run():
+            now["s"] += seconds
+
+        return run
+
+    def timed(seconds, places, repeats):
+        now["s"] = 0.0
+        budget = Budget(seconds, places, lambda: now["s"])
+        budget.begin()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("time.perf_counter", lambda: now["s"])
+            return time_calls([Call("a", takes(1)), Call("b", takes(2))], CPU, repeats, budget=budget), budget
+
+    found, budget = timed(40, 2, 20)  # 20 s for this place: 6 + 4 * 3 and no fifth round
+    assert {name: t.ms for name, t in found.items()} == {"a": (1e3,) * 4, "b": (2e3,) * 4}
+    budget.begin()
+    assert budget.share_left == budget.left == 22.0  # the last place has all that is left
+    assert {len(t.ms) for t in timed(16, 4, 20)[0].values()} == {3}  # its share is 4 s; three rounds fit into all that is left
+    late, _ = timed(14, 1, 20)
+    assert late["b"] == Times((), "left out: 3 rounds take about 9 s, 8 s of 14 s are left; more with --seconds, or a smaller grid")
+    assert {len(t.ms) for t in timed(14, 1, 2)[0].values()} == {2}  # fewer were asked for
+    assert timed(1.5, 1, 20)[0]["a"].note.startswith("left out: its warm-up alone takes longer, 0 s of 1.5 s")
+    assert {len(t.ms) for t in timed(None, 1, 20)[0].values()} == {20}
+
+
+def test_places_that_the_time_does_not_reach_are_said(folders, monkeypatch):
+    """The clock jumps with the first place: the second one has no turn."""
+    now = {"s": 0.0}
+    begun = Budget.begin
+
+    def begin(self):
+        begun(self)
+        self._now = lambda: now["s"]
+        self._end, now["s"] = now["s"] + 10, now["s"] + (11 if self.places == 1 and hasattr(self, "second") else 0)
+        self.second = True
+
+    monkeypatch.setattr(Budget, "begin", begin)
+    result = quick(folders["llama"], seconds=10)
+    assert result.decode_ms(1) > 0
+    assert result.decode_ms(2) is None
+    assert (
+        "2 of 4 points were not measured; verify of 1 tokens at batch 2, context 12: left out: its turn did not come, 0 s of 10 s"
+        in result.summary
+    )
+
+
+def test_rounds_that_were_cut_and_reasons_are_said_apart():
+    points = [
+        Point(VERIFY, 1, 8, 1, (1.0,) * 3, 1, 1),
+        Point(VERIFY, 4, 8, 1, (), 1, 1, "left out: x"),
+        Point(VERIFY, 9, 8, 1, (), 1, 1, "out of memory: y"),
+    ]
+    said = BenchResult(MACHINE, tuple(points), None, None, 20).summary
+    assert "The time ended before all 20 rounds: batch 1 context 8 have fewer, 3 at least" in said
+    assert "1 of 3 points were not measured; verify of 1 tokens at batch 4, context 8: left out: x." in said
+    assert "1 of 3 points were not measured; verify of 1 tokens at batch 9, context 8: out of memory: y." in said
 
 
 def test_limits_of_this_machine_are_measured():

@@ -407,7 +407,7 @@ def test_prompts_that_cannot_be_answered(target):
 def test_a_target_that_does_not_fit(folder, monkeypatch):
     from eaglelab.loop import target
 
-    monkeypatch.setattr(target, "_free_bytes", lambda device: 1000)
+    monkeypatch.setattr(target, "free_bytes", lambda device: 1000)
     with pytest.raises(
         TimingError, match=r"its weights take 0\.0 GB in float32, 0\.0 GB of cpu are free; this loop holds the whole target"
     ):

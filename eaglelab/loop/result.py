@@ -206,13 +206,15 @@ class LoopResult:
         """One row a phase of a cycle: phase, median_ms, low_ms, high_ms (5 to 95 % of cycles), total_ms, share (of the cycles' time), cycles."""
         import pandas as pd
 
+        from eaglelab.timing.bench.result import Spread
+
         passes = [p for r in self.requests for s in r.speculated for p in s.passes]
         columns = ["phase", "median_ms", "low_ms", "high_ms", "total_ms", "share", "cycles"]
         wall, rows = sum(p.wall for p in passes), []
         for phase in SPLIT if passes else ():
-            times = pd.Series([1e3 * p.seconds(phase) for p in passes])
-            low, median, high = times.quantile([0.05, 0.5, 0.95])
-            rows.append((phase.value, median, low, high, times.sum(), times.sum() / (1e3 * wall), len(passes)))
+            times = [1e3 * p.seconds(phase) for p in passes]
+            s = Spread.of(times)
+            rows.append((phase.value, s.median, s.low, s.high, sum(times), sum(times) / (1e3 * wall), s.n))
         return pd.DataFrame(rows, columns=columns)
 
     def median_ms(self, phase: Phase) -> float | None:

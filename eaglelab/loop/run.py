@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,8 @@ from eaglelab.drafter.checkpoint import own_embedding
 from eaglelab.drafter.embedding import EmbeddingError, EmbeddingRows
 from eaglelab.drafter.model import Drafter, Flags
 from eaglelab.findings import few
-from eaglelab.live.prompts import Prompt, dump_prompts
+from eaglelab.live.prompts import Prompt, Prompts
+from eaglelab.live.report import prompts_of
 from eaglelab.loop.cached_drafter import CachedDrafter
 from eaglelab.loop.result import Difference, LoopRequest, LoopResult, Plain, Speculated
 from eaglelab.loop.speculate import decode, speculate
@@ -22,6 +25,7 @@ from eaglelab.opened import NotGiven
 from eaglelab.progress import progress
 from eaglelab.replay import Variant
 from eaglelab.served.predict import Prediction, predict, states_of
+from eaglelab.timing.bench.clock import failure
 from eaglelab.timing.errors import TimingError
 from eaglelab.timing.setting import Setting
 from eaglelab.wiring import Boundary, Wiring
@@ -76,11 +80,28 @@ class Loop:
         """Answer every prompt both ways, `rounds` times after a warm-up.
 
         stop: token ids that end an answer; None: the target's own. trace: where to write a chrome trace (`.json`, `.json.gz`) of the
-        first prompt, answered once more under the profiler; these times are not counted. Raises TimingError for settings that cannot be and where no prompt can be
-        answered; single prompts that cannot are left out with a note.
+        first prompt, answered once more under the profiler; these times are not counted. Raises TimingError for settings that cannot be, a
+        trace that cannot be written there, too little memory, and where no prompt can be answered; single prompts that cannot are left out with a note.
         """
         if min(steps, max_new_tokens, rounds) < 1:
             raise TimingError(f"steps, max_new_tokens and rounds are 1 or more, got {steps}, {max_new_tokens} and {rounds}")
+        file = None if trace is None else _writable(Path(trace))
+        try:
+            return self._run(prompts, steps, max_new_tokens, stop, rounds, file)
+        except torch.OutOfMemoryError as error:
+            raise TimingError(
+                f"{self.target.path.name}: {failure(error)}; give shorter prompts, fewer new tokens, or another device"
+            ) from error
+
+    def _run(
+        self,
+        prompts: Iterable[Prompt | Sequence[int]],
+        steps: int,
+        max_new_tokens: int,
+        stop: Collection[int] | None,
+        rounds: int,
+        trace: Path | None,
+    ) -> LoopResult:
         asked, notes = self._answerable(prompts, max_new_tokens + steps)
         stop = self.target.stop_tokens if stop is None else frozenset(stop)
         self._both(asked[0], steps, min(WARM_UP, max_new_tokens), stop)
@@ -89,8 +110,9 @@ class Loop:
         for i, prompt in progress(turns, "speculative loop"):
             answers[i].append(self._both(prompt, steps, max_new_tokens, stop))
         requests = tuple(self._request(p, both) for p, both in zip(asked, answers, strict=True))
+        notes += _about_text(requests)
         if trace is not None:
-            self._profile(asked[0], steps, max_new_tokens, stop, Path(trace))
+            notes.append(self._profile(asked[0], steps, max_new_tokens, stop, trace))
         device = self.target.device
         return LoopResult(
             setting=Setting(steps),
@@ -100,7 +122,7 @@ class Loop:
             device="cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
             dtype=str(self.target.dtype).removeprefix("torch."),
             threads=torch.get_num_threads(),
-            notes=(*notes, *_about_text(requests)),
+            notes=tuple(notes),
         )
 
     def walk(self, result: LoopResult) -> Prediction:
@@ -151,14 +173,23 @@ class Loop:
         first, second = logits[0].float().topk(2).values.tolist()
         return first - second
 
-    def _profile(self, prompt: Prompt, steps: int, most: int, stop: Collection[int], path: Path) -> None:
+    def _profile(self, prompt: Prompt, steps: int, most: int, stop: Collection[int], path: Path) -> str:
+        """Write the trace. Returns a note on what is in the file, or why there is none: what was measured is not lost with it."""
         from torch.profiler import ProfilerActivity, profile
 
         cuda = [ProfilerActivity.CUDA] if self.target.device.type == "cuda" else []
-        path.parent.mkdir(parents=True, exist_ok=True)
         with profile(activities=[ProfilerActivity.CPU, *cuda]) as profiler:
             self._both(prompt, steps, most, stop)
-        profiler.export_chrome_trace(str(path))
+        why = "the profiler wrote nothing"  # torch writes a line of its own and goes on where it cannot
+        try:
+            path.unlink(missing_ok=True)
+            profiler.export_chrome_trace(str(path))
+        except (OSError, RuntimeError) as error:
+            why = str(error)
+        else:
+            if path.is_file() and path.stat().st_size:
+                return f"written: {path}, a trace of prompt {prompt.index} answered once more both ways, not counted above"
+        return f"{path}: no trace could be written there ({why})"
 
 
 def open_loop(inv: Investigation, *, feed: str = "engine") -> Loop:
@@ -181,7 +212,7 @@ def open_loop(inv: Investigation, *, feed: str = "engine") -> Loop:
 
 def run_loop(
     inv: Investigation,
-    prompts: Iterable[Prompt | Sequence[int]] | None = None,
+    prompts: Prompts | Iterable[Prompt | Sequence[int]] | None = None,
     *,
     feed: str = "engine",
     steps: int | None = None,
@@ -190,11 +221,21 @@ def run_loop(
     rounds: int = 3,
     trace: str | Path | None = None,
 ) -> LoopResult:
-    """`open_loop` and `Loop.run`. prompts: by default the first `max_prompts` of the dump's own. steps: by default the launch line's."""
+    """`open_loop` and `Loop.run`. prompts: by default the dump's own; of these, and of `Prompts`, the first `max_prompts`. steps: by default the
+    launch line's. The notes say which prompts were left out."""
+    if trace is not None:
+        _writable(Path(trace))
+    loop, notes = open_loop(inv, feed=feed), []
     if prompts is None:
-        prompts = dump_prompts(inv.samples).prompts[:max_prompts]
+        prompts = prompts_of(inv, None)
+    if isinstance(prompts, Prompts):
+        asked, notes = prompts.prompts[:max_prompts], list(prompts.notes)
+        if len(asked) < len(prompts.prompts):
+            notes.append(f"the first {len(asked)} of {len(prompts.prompts)} prompts of {prompts.source} were asked")
+        prompts = asked
     options = {"max_new_tokens": max_new_tokens, "rounds": rounds, "trace": trace}
-    return open_loop(inv, feed=feed).run(prompts, steps=inv.steps if steps is None else steps, **options)
+    result = loop.run(prompts, steps=inv.steps if steps is None else steps, **options)
+    return replace(result, notes=(*notes, *result.notes))
 
 
 def _fed(inv: Investigation, feed: str) -> tuple[Wiring, Flags | None]:
@@ -211,6 +252,23 @@ def _fed(inv: Investigation, feed: str) -> tuple[Wiring, Flags | None]:
     if inv.dump is None:
         raise NotGiven("a dump", "its wiring is what feed=dump runs with")
     return inv.dump_wiring.select(inv.dump.feed.aux), None
+
+
+def _writable(path: Path) -> Path:
+    """The path of a trace, its folder made. Raises TimingError where no file can be written: said before anything is measured."""
+    if not path.name.endswith((".json", ".json.gz")):
+        raise TimingError(f"{path}: a trace's name ends with .json or .json.gz")
+    there = path.exists()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab"):
+            pass
+    except OSError as error:
+        raise TimingError(f"{path}: no trace can be written there ({error})") from error
+    if not there:
+        with suppress(OSError):
+            path.unlink()
+    return path
 
 
 def _about_text(requests: Sequence[LoopRequest]) -> list[str]:

@@ -6,9 +6,7 @@ of them are loaded.
 
 from __future__ import annotations
 
-import inspect
 import json
-import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +18,8 @@ from torch import Tensor, nn
 
 from eaglelab.drafter.checkpoint import choose_device, choose_dtype
 from eaglelab.target.forward import Target
+from eaglelab.target.skeleton import cache_argument
+from eaglelab.timing.bench.clock import free_bytes
 from eaglelab.timing.errors import TimingError
 from eaglelab.wiring import FINAL, Boundary, boundary_phrase
 
@@ -39,8 +39,7 @@ class CachedTarget:
         built = Target(path, self.dtype, str(self.device))
         self.checkpoint, self._skeleton = built.checkpoint, built.skeleton
         self.num_layers, self.vocab_size = len(built.skeleton.layers), built.checkpoint.vocab_size
-        takes = inspect.signature(built.skeleton.base.forward).parameters
-        self._cache_argument = "cache" if "cache" in takes else "past_key_values"  # renamed in transformers 5
+        self._cache_argument = cache_argument(built.skeleton.base)
         self.reset()
         built.check_weights(self.num_layers, to_end=True)
         names = built.plan.parameters(built.skeleton.base_prefix)
@@ -159,18 +158,9 @@ def _ids(said: Any) -> frozenset[int]:
 
 def _check_room(name: str, sizes: Iterable[int], dtype: torch.dtype, device: torch.device) -> None:
     """Raise TimingError for weights that do not fit into the memory that is free now."""
-    needed, free = sum(sizes) * dtype.itemsize, _free_bytes(device)
+    needed, free = sum(sizes) * dtype.itemsize, free_bytes(device)
     if free is not None and needed > free:
         raise TimingError(
             f"{name}: its weights take {needed / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')}, {free / 1e9:.1f} GB of {device} are free; "
             "this loop holds the whole target in memory. Give a smaller dtype or another device, or measure with an engine"
         )
-
-
-def _free_bytes(device: torch.device) -> int | None:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    with suppress(OSError, AttributeError):
-        found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-        return int(found[1]) * 1024 if found else None
-    return None

@@ -233,7 +233,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     file = path / "config.json"
     if not file.is_file():
         raise CheckpointError(f"{path.name}: no config.json in the folder; expected a Hugging Face checkpoint (config.json and weights)")
-    return _read_json(file)
+    return read_json(file)
 
 
 def _find_tensors(path: Path) -> dict[str, str]:
@@ -251,7 +251,8 @@ def _find_tensors(path: Path) -> dict[str, str]:
     return {name: file for file in held.files for name in open_shard(path / file).names()}
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """A checkpoint's config.json or one like it. Raises CheckpointError where it is not readable, not JSON, or no object."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"), object_hook=_float_or_object)
     except (OSError, ValueError, RecursionError) as error:

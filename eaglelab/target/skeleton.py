@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -54,6 +55,11 @@ def build_skeleton(checkpoint: Checkpoint, dtype: torch.dtype) -> Skeleton:
         embedding=embedding,
         embedding_name=names[embedding] + ".weight",
     )
+
+
+def cache_argument(module: nn.Module) -> str:
+    """What a transformers model calls its cache: `cache` since 5.2x, `past_key_values` before."""
+    return "cache" if "cache" in inspect.signature(type(module).forward).parameters else "past_key_values"
 
 
 def text_config(checkpoint: Checkpoint) -> Any:

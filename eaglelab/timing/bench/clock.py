@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -15,6 +16,9 @@ from eaglelab.timing.errors import TimingError
 
 WARM_UP = 2
 """Untimed runs of each call before the first round."""
+LEAST = 3
+"""Rounds without which a median says nothing: fewer are not begun where the time does not reach."""
+LEFT_OUT = "left out"
 
 
 @dataclass(frozen=True)
@@ -38,9 +42,40 @@ class Times:
     """A captured CUDA graph was replayed."""
 
 
+class Budget:
+    """Seconds for several places of a grid, cheap ones first: each may take an equal part of what is left when its turn comes."""
+
+    def __init__(self, seconds: float | None, places: int, now: Callable[[], float] = time.perf_counter) -> None:
+        """seconds: None for no limit. now: a clock in seconds."""
+        self.seconds, self.places, self._now = seconds, places, now
+        self._end = math.inf if seconds is None else now() + seconds
+        self._share = math.inf
+
+    def begin(self) -> None:
+        """The next place's turn."""
+        self._share = self._now() + max(0.0, self.left) / self.places
+        self.places = max(1, self.places - 1)
+
+    @property
+    def left(self) -> float:
+        return self._end - self._now()
+
+    @property
+    def share_left(self) -> float:
+        return self._share - self._now()
+
+    def note(self, what: str) -> str:
+        return f"{LEFT_OUT}: {what}, {max(0.0, self.left):.0f} s of {self.seconds:g} s are left; more with --seconds, or a smaller grid"
+
+
 @torch.no_grad()
-def time_calls(calls: Sequence[Call], device: torch.device, repeats: int, *, graphs: bool = False) -> dict[Hashable, Times]:
+def time_calls(
+    calls: Sequence[Call], device: torch.device, repeats: int, *, graphs: bool = False, budget: Budget | None = None
+) -> dict[Hashable, Times]:
     """Time each call `repeats` times, in rounds of seeded random order. CUDA: events; CPU: `perf_counter`.
+
+    budget: rounds end early, all calls alike, where the share of this turn is spent, and none is begun where `LEAST` do not fit into what
+    is left: then no call has times, and each has a note.
 
     graphs: on CUDA, capture each call once and replay it; one that cannot be captured is timed as it is, with a note. A call that runs out
     of memory, or fails otherwise, has a note and no times; the others go on. Raises TimingError for a device other than a CPU or CUDA.
@@ -53,10 +88,15 @@ def time_calls(calls: Sequence[Call], device: torch.device, repeats: int, *, gra
     notes: dict[Hashable, str] = {}
     replayed: set[Hashable] = set()
     broken: set[Hashable] = set()
+    budget = budget or Budget(None, 1)
+    a_round = 0.0  # seconds
     for call in calls:
+        if budget.left <= 0:
+            return {call.name: Times((), budget.note("its warm-up alone takes longer")) for call in calls}
         try:
             for _ in range(WARM_UP):
-                call.run()
+                seconds = _seconds(call.run, device)
+            a_round += seconds * (1 + call.warm)
         except FAILURES as error:
             notes[call.name] = failure(error)
             continue
@@ -68,8 +108,13 @@ def time_calls(calls: Sequence[Call], device: torch.device, repeats: int, *, gra
             except RuntimeError as error:
                 notes[call.name] = f"not captured as a CUDA graph, timed without ({_first_line(error)})"
         ready.append((call, run))
-    order = random.Random(0)
-    for _ in range(repeats):
+    order, least = random.Random(0), min(LEAST, repeats)
+    if least * a_round > budget.left:
+        note = budget.note(f"{least} rounds take about {least * a_round:.0f} s")
+        return {call.name: Times((), notes.get(call.name, note)) for call in calls}
+    for number in range(repeats):
+        if number >= least and a_round > budget.share_left:
+            break
         for call, run in order.sample(ready, len(ready)):
             if call.name in broken:
                 continue
@@ -84,10 +129,16 @@ def time_calls(calls: Sequence[Call], device: torch.device, repeats: int, *, gra
     return {name: Times(tuple(ms), notes.get(name, ""), name in replayed) for name, ms in times.items()}
 
 
-def _cpu_ms(run: Callable[[], Any], device: torch.device) -> float:
+def _seconds(run: Callable[[], Any], device: torch.device) -> float:
     start = time.perf_counter()
     run()
-    return (time.perf_counter() - start) * 1e3
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+def _cpu_ms(run: Callable[[], Any], device: torch.device) -> float:
+    return _seconds(run, device) * 1e3
 
 
 def _cuda_ms(run: Callable[[], Any], device: torch.device) -> float:

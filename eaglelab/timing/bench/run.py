@@ -14,14 +14,16 @@ from eaglelab.drafter.config import DrafterConfig, DrafterConfigError
 from eaglelab.drafter.model import Drafter
 from eaglelab.progress import progress
 from eaglelab.timing.bench.bandwidth import Machine, best_of, measure_machine
-from eaglelab.timing.bench.clock import FAILURES, Call, Times, failure, free_bytes, time_calls
+from eaglelab.timing.bench.clock import FAILURES, Budget, Call, Times, failure, free_bytes, time_calls
 from eaglelab.timing.bench.drafter_step import DrafterCalls, extend_counts, kv_shape, step_counts
 from eaglelab.timing.bench.result import EXTEND, HEAD, LAYER, STEP, VERIFY, BenchResult, Point
 from eaglelab.timing.bench.target_model import SHARE_OF_FREE, STD, TargetModel, load_target
 from eaglelab.timing.bench.verify_pass import VerifyPass, kv_bytes, latent_channels, routing, verify_counts
 from eaglelab.timing.errors import TimingError
 
-BATCHES, CONTEXTS, TOKENS, REPEATS = (1, 4, 16), (128, 1024), (1, 2, 3, 4, 8, 16), 20
+GRIDS = {"cuda": ((1, 4, 16), (128, 1024), (1, 2, 3, 4, 8, 16)), "cpu": ((1, 4), (128, 512), (1, 2, 3, 4, 8))}
+"""Batch sizes, contexts and tokens unless asked otherwise."""
+REPEATS, SECONDS = 20, 60
 DRIFT = 0.15
 """Of bandwidth or peak between the beginning and the end of a run, above which the machine was busy with something else."""
 
@@ -30,26 +32,31 @@ def bench(
     target: str | Path | None,
     drafter: str | Path | Drafter | None,
     *,
-    batches: Sequence[int] = BATCHES,
-    contexts: Sequence[int] = CONTEXTS,
-    tokens: Sequence[int] = TOKENS,
+    batches: Sequence[int] | None = None,
+    contexts: Sequence[int] | None = None,
+    tokens: Sequence[int] | None = None,
     dtype: str = "auto",
     device: str = "auto",
     graphs: bool = False,
     repeats: int = REPEATS,
+    seconds: float | None = None,
     layers: int | None = None,
     machine: Machine | None = None,
 ) -> BenchResult:
     """Measure the drafter's step and extend and the target's verify pass.
 
     target: a checkpoint folder, or a config.json: random weights. drafter: a folder, or a drafter at hand; either may be None.
-    batches: requests; contexts: rows of keys and values of each; tokens: n of a verify pass and rows of an extend (1 is added: it is decode).
-    dtype: of both models; auto is bfloat16 on CUDA, float32 on the CPU. graphs: replay captured CUDA graphs. repeats: rounds.
+    batches: requests; contexts: rows of keys and values of each; tokens: n of a verify pass and rows of an extend (1 is added: it is decode);
+    None: `GRIDS`. dtype: of both models; auto is bfloat16 on CUDA, float32 on the CPU. graphs: replay captured CUDA graphs. repeats: rounds.
+    seconds: for the grid, small batches first: rounds, then whole places are left out where it ends, which the notes say. None: no limit.
     layers: of each kind of layer of the target this many in memory, scaled to all N; None: all. machine: limits that are known already.
 
     Raises TimingError: nothing to measure, numbers below 1, graphs without CUDA, a target that does not fit, nothing that ran; DrafterError,
     CheckpointError and ForwardError for what cannot be loaded.
     """
+    place = choose_device(device)
+    usual = GRIDS.get(place.type, GRIDS["cpu"])
+    batches, contexts, tokens = (u if asked is None else asked for asked, u in zip((batches, contexts, tokens), usual, strict=True))
     grid = {"batch": batches, "context": contexts, "tokens": tokens}
     for name, values in grid.items():
         if not len(values) or min(values) < 1:
@@ -60,7 +67,6 @@ def bench(
         raise TimingError(
             "neither a target nor a drafter is given: nothing to measure; --target names a checkpoint folder or a config.json"
         )
-    place = choose_device(device)
     kind = choose_dtype(dtype, place)
     if graphs and place.type != "cuda":
         raise TimingError(f"graphs on {place}: CUDA graphs need a CUDA device; leave --graphs out")
@@ -68,10 +74,11 @@ def bench(
     held_drafter, random_drafter, notes = _drafter(drafter, place, kind)
     notes = [*_target_notes(held_target), *notes]
     tokens = sorted({1, *tokens})
-    run = _Run(held_target, held_drafter, tokens, graphs, repeats, place)
     limits = [machine or measure_machine(place, kind)]
+    places = [(b, c) for c in sorted(set(contexts)) for b in sorted(set(batches))]
+    run = _Run(held_target, held_drafter, tokens, graphs, repeats, place, Budget(seconds, len(places)))
     points: list[Point] = []
-    for batch, context in progress([(b, c) for c in sorted(set(contexts)) for b in sorted(set(batches))], "batch sizes and contexts"):
+    for batch, context in progress(places, "batch sizes and contexts"):
         points += run.points(batch, context)
     if not any(p.ms for p in points):
         raise TimingError(f"nothing could be measured on {place}: {next(p.note for p in points if p.note)}")
@@ -108,13 +115,23 @@ class _Run:
     """What stays the same over the grid."""
 
     def __init__(
-        self, target: TargetModel | None, drafter: Drafter | None, tokens: list[int], graphs: bool, repeats: int, device: torch.device
+        self,
+        target: TargetModel | None,
+        drafter: Drafter | None,
+        tokens: list[int],
+        graphs: bool,
+        repeats: int,
+        device: torch.device,
+        budget: Budget,
     ) -> None:
         self.target, self.drafter, self.tokens = target, drafter, tokens
-        self.graphs, self.repeats, self.device = graphs, repeats, device
+        self.graphs, self.repeats, self.device, self.budget = graphs, repeats, device, budget
 
     def points(self, batch: int, context: int) -> list[Point]:
         """All points of one batch size and context; those that could not be measured have a note."""
+        self.budget.begin()
+        if self.budget.left <= 0:
+            return self._made({}, batch, context, self.budget.note("its turn did not come"))
         needed, free = self._bytes(batch, context), free_bytes(self.device)
         if free is not None and needed > SHARE_OF_FREE * free:
             note = f"out of memory: keys and values of {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB free"
@@ -123,7 +140,8 @@ class _Run:
             calls = self._calls(batch, context)
         except FAILURES as error:
             return self._made({}, batch, context, failure(error))
-        return self._made(time_calls(calls, self.device, self.repeats, graphs=self.graphs), batch, context)
+        times = time_calls(calls, self.device, self.repeats, graphs=self.graphs, budget=self.budget)
+        return self._made(times, batch, context)
 
     def _bytes(self, batch: int, context: int) -> int:
         """Keys and values of one point."""

@@ -31,15 +31,32 @@ def sentences(result: BenchResult) -> list[str]:
         lines += _verify(result, batch, context)
     for batch in batches:
         lines += _draft(result, batch, context)
-    failed = [p for p in result.points if not p.ms]
-    if failed:
-        first = failed[0]
-        place = f"{first.what} of {first.tokens} tokens at batch {first.batch}, context {first.context}"
-        lines.append(f"{len(failed)} of {len(result.points)} points were not measured; {place}: {first.note}.")
+    lines += _not_measured(result)
+    fewest = min((len(p.ms) for p in result.points if p.ms), default=0)
+    if fewest < result.repeats:
+        cut = sorted({(p.batch, p.context) for p in result.points if 0 < len(p.ms) < result.repeats})
+        places = ", ".join(f"batch {batch} context {context}" for batch, context in cut)
+        lines.append(
+            f"The time ended before all {result.repeats} rounds: {places} have fewer, {fewest} at least (column repeats); more with --seconds."
+        )
     uncaptured = [p for p in result.points if p.ms and result.graphs and not p.graph]
     if uncaptured:
         lines.append(f"{len(uncaptured)} of {len(result.points)} points ran without a CUDA graph: {uncaptured[0].note}.")
     return [*lines, *result.notes]
+
+
+def _not_measured(result: BenchResult) -> list[str]:
+    """One sentence a reason: how many points, and the first of them."""
+    reasons: dict[str, list[Point]] = {}
+    for p in result.points:
+        if not p.ms:
+            reasons.setdefault(p.note.partition(":")[0], []).append(p)
+    lines = []
+    for failed in reasons.values():
+        first = failed[0]
+        place = f"{first.what} of {first.tokens} tokens at batch {first.batch}, context {first.context}"
+        lines.append(f"{len(failed)} of {len(result.points)} points were not measured; {place}: {first.note}.")
+    return lines
 
 
 def _about_target(result: BenchResult) -> list[str]:

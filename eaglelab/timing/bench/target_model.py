@@ -6,7 +6,6 @@ their values, but for the routing of experts.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eaglelab.target.checkpoint import Checkpoint, _read_json, open_checkpoint
-from eaglelab.target.skeleton import Skeleton, build_skeleton
+from eaglelab.target.checkpoint import Checkpoint, open_checkpoint, read_json
+from eaglelab.target.skeleton import Skeleton, build_skeleton, cache_argument
 from eaglelab.target.weights import WeightPlan
 from eaglelab.timing.bench.attention import use_folded_attention
 from eaglelab.timing.bench.clock import free_bytes
@@ -81,7 +80,7 @@ class TargetModel:
     def forward(self, ids: Tensor, positions: Tensor, cache: Any) -> Tensor:
         """ids, positions: [B, n] -> logits [B, n, V]; the states [B, n, H] where transformers has no head for this model."""
         root = self.skeleton.root
-        out = root(input_ids=ids, position_ids=positions, use_cache=True, **{_cache_argument(root): cache})
+        out = root(input_ids=ids, position_ids=positions, use_cache=True, **{cache_argument(root): cache})
         return out[0]
 
 
@@ -119,9 +118,9 @@ def load_target(path: str | Path, device: torch.device, dtype: torch.dtype, *, l
 def _open(path: Path) -> tuple[Checkpoint, bool]:
     """The checkpoint, and whether it has no weights."""
     if path.is_file():
-        return Checkpoint(path, _read_json(path), {}), True
+        return Checkpoint(path, read_json(path), {}), True
     if path.is_dir() and (path / "config.json").is_file() and not weight_files(path).files:
-        return Checkpoint(path, _read_json(path / "config.json"), {}), True
+        return Checkpoint(path, read_json(path / "config.json"), {}), True
     return open_checkpoint(path), False
 
 
@@ -229,8 +228,3 @@ def _probe(target: TargetModel) -> dict[int, tuple[int, int, int]]:
             )
         shapes[i] = (keys.shape[1], keys.shape[3], values.shape[3])
     return shapes
-
-
-def _cache_argument(root: nn.Module) -> str:
-    """`cache` since transformers 5.2x, `past_key_values` before."""
-    return "cache" if "cache" in inspect.signature(type(root).forward).parameters else "past_key_values"
