@@ -51,13 +51,14 @@ class ReplayedAcceptance:
     def __init__(self, inv: Investigation) -> None:
         self.inv = inv
         self._trees: dict[Setting, Expected | None] = {}
+        self._replayed: dict[int, dict[int, Expected | None]] = {}
 
     def __call__(self, setting: Setting) -> Expected | None:
         """None where the setting cannot be replayed, or no answer is long enough. Raises NotGiven without a dump and a drafter."""
         if setting.off:
             return Expected(1.0, 1.0, 1.0, "one token a pass")
         if setting.chain:
-            return self._chains.get(setting.steps)
+            return self._chains(self.inv.steps if setting.steps <= self.inv.steps else DEEPEST).get(setting.steps)
         if setting not in self._trees:
             self._trees[setting] = self._tree(setting)
         return self._trees[setting]
@@ -81,20 +82,22 @@ class ReplayedAcceptance:
             return self.inv.judge
         return Judge(self.inv.dump.feed.last, self.inv.head, measure=lambda: state)
 
-    @cached_property
-    def _chains(self) -> dict[int, Expected | None]:
-        """One replay serves all: a walk of k steps asks for the first k only."""
+    def _chains(self, deepest: int) -> dict[int, Expected | None]:
+        """One replay serves all: a walk of k steps asks for the first k only. The case's own is taken where it was made anyway."""
         from eaglelab.replay.walk import walk_sample
 
-        (replayed,) = self.inv.replay_of([self.inv.dump_feed], steps=DEEPEST, judge=self._judge)
-        found: dict[int, Expected | None] = {}
-        for k in range(1, DEEPEST + 1):
-            walks = [
-                walk_sample(o.rows, o.counted[:k], o.right[:k], s.loss_mask)
-                for o, s in zip(replayed.outcomes, self.inv.samples, strict=True)
-            ]
-            found[k] = None if any(w is None for w in walks) else of_counts(walks, self._source)
-        return found
+        if deepest not in self._replayed:
+            made = vars(self.inv).get("own_replay") if deepest == self.inv.steps else None
+            replayed = made or self.inv.replay_of([self.inv.dump_feed], steps=deepest, judge=self._judge)[0]
+            found: dict[int, Expected | None] = {}
+            for k in range(1, deepest + 1):
+                walks = [
+                    walk_sample(o.rows, o.counted[:k], o.right[:k], s.loss_mask)
+                    for o, s in zip(replayed.outcomes, self.inv.samples, strict=True)
+                ]
+                found[k] = None if any(w is None for w in walks) else of_counts(walks, self._source)
+            self._replayed[deepest] = found
+        return self._replayed[deepest]
 
     def _tree(self, setting: Setting) -> Expected | None:
         try:

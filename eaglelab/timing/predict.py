@@ -215,9 +215,9 @@ def predict(
     is not to be had. The interval is the 2.5 to 97.5 % of draws over the model's error and the accept length's interval (taken as normal)."""
     import numpy as np
 
-    expected, time = acceptance(setting), model.predict(batch, setting)
+    time = model.predict(batch, setting)
     base = PassTime(baseline_ms, baseline_ms) if baseline_ms is not None else model.predict(batch, Setting(0))
-    if expected is None or time is None or base is None or time.low_ms <= 0:
+    if time is None or base is None or time.low_ms <= 0 or (expected := acceptance(setting)) is None:  # in this order: a replay is dear
         return None
     length = expected.accept_length
     value = length * base.ms / time.ms if base.ms is not None and time.ms is not None else None
