@@ -3,6 +3,8 @@ otherwise, and a real engine's counts."""
 
 import gzip
 import json
+from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from tiny_drafters import FLAG_SETS, tiny_config
 from tiny_models import make_deepseek_v3, make_gemma2, make_gemma3, make_llama, make_model, make_qwen3
 from transformers import AutoModelForCausalLM
 
+from eaglelab.cli import main
 from eaglelab.drafter.embedding import EmbeddingError, EmbeddingRows
 from eaglelab.drafter.model import Drafter, Flags
 from eaglelab.dumps import Sample
@@ -36,10 +39,10 @@ from eaglelab.wiring import FINAL
 EXAMPLE = Path(__file__).parents[1] / "data" / "example"
 needs_target = pytest.mark.skipif(not (EXAMPLE / "target").is_dir(), reason="the example's target is not fetched (`make target`)")
 
-V, WIDTH, K, LENGTH = 4, 24, 3, 20
+V, WIDTH, K, LENGTH = 4, 24, 3, 16
 """So few tokens that a random drafter is right often enough for every count from 0 to K."""
 RIGHT, OTHER = (1, 2, 4), (0, 3, FINAL)
-PROMPT = [1, 3, 0, 0]
+PROMPT = (1, 3, 0, 0)
 
 
 def target_of(folder: Path, make=make_llama, **config) -> Path:
@@ -60,24 +63,25 @@ def random_drafter(seed: int = 0, **changes) -> Drafter:
 
 
 class Oracle:
-    """transformers' own generation and states."""
+    """transformers' own generation and states, each computed once: they hang on no drafter."""
 
     def __init__(self, folder: Path) -> None:
+        self.answer, self.states = cache(self._answer), cache(self._states)
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         for parameter in self.model.parameters():
             parameter.data = parameter.data.clone()
 
-    def answer(self, prompt: list[int], length: int) -> tuple[int, ...]:
+    def _answer(self, prompt: tuple[int, ...], length: int) -> tuple[int, ...]:
         options = {"max_new_tokens": length, "min_new_tokens": length, "do_sample": False, "pad_token_id": 0}
         options["attention_mask"] = torch.ones(1, len(prompt), dtype=torch.int64)  # or token 0 is taken for padding
-        return tuple(self.model.generate(torch.tensor([prompt]), **options)[0, len(prompt) :].tolist())
+        return tuple(self.model.generate(torch.tensor([list(prompt)]), **options)[0, len(prompt) :].tolist())
 
     @torch.no_grad()
-    def states(self, ids: list[int]) -> dict:
+    def _states(self, ids: tuple[int, ...]) -> dict:
         """Boundary -> [T, H]."""
         before_norm = []
         hook = self.model.model.norm.register_forward_pre_hook(lambda module, args: before_norm.append(args[0][0]))
-        given = [h[0] for h in self.model(torch.tensor([ids]), output_hidden_states=True).hidden_states]
+        given = [h[0] for h in self.model(torch.tensor([list(ids)]), output_hidden_states=True).hidden_states]
         hook.remove()
         return {**dict(enumerate(given[:-1])), len(given) - 1: before_norm[0], FINAL: given[-1]}
 
@@ -105,9 +109,7 @@ def target(folder):
 # -- what is computed ---------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kind", "wiring"), [(kind, RIGHT) for kind in FLAG_SETS] + [(kind, OTHER) for kind in ("plain", "mla", "fc_norm")]
-)
+@pytest.mark.parametrize(("kind", "wiring"), [(kind, OTHER if kind in ("mla", "fc_norm", "two layers") else RIGHT) for kind in FLAG_SETS])
 def test_text_passes_and_drafts_are_those_of_other_code(kind, wiring, target, oracle):
     """Every kind of drafter, on two wirings: the text is transformers' own; the accepted counts are the walk's, pass by pass, over
     transformers' own states; and each draft is that of the sequential drafter, which shares no attention, cache or rotation."""
@@ -115,10 +117,10 @@ def test_text_passes_and_drafts_are_those_of_other_code(kind, wiring, target, or
     made = speculate(target, Loop(target, drafter, wiring).drafter, wiring, PROMPT, K, LENGTH)
     assert made.token_ids == oracle.answer(PROMPT, LENGTH)
 
-    ids = [*PROMPT, *made.token_ids]
+    ids = (*PROMPT, *made.token_ids)
     held = oracle.states(ids)
     sample = Sample("request 0", torch.tensor(ids), tuple(held[b] for b in wiring), (torch.arange(len(ids)) >= 4).long(), ("a", "b", "c"))
-    request = Request(0, tuple(PROMPT), made.token_ids, accepted=tuple(p.accepted for p in made.passes))
+    request = Request(0, PROMPT, made.token_ids, accepted=tuple(p.accepted for p in made.passes))
     found = predict(Recording(None, Session(num_steps=K), (request,)), drafter, [sample], oracle.rows, Variant((0, 1, 2)))
     assert (found.equal, found.differing) == (True, 0)
     assert found.compared >= len(made.passes) - 1
@@ -182,7 +184,7 @@ def test_the_drafter_gets_a_table_of_its_own_and_the_engines_flags(target, oracl
     loop = Loop(target, drafter, RIGHT, table=rows, flags=flags)
     result = loop.run([PROMPT], steps=K, max_new_tokens=LENGTH, stop=(), rounds=1)
     slow = SequentialDrafter(drafter, EmbeddingRows(torch.arange(V), rows, "own"), flags=flags)
-    held = oracle.states([*PROMPT, *result.requests[0].speculated[0].token_ids])
+    held = oracle.states((*PROMPT, *result.requests[0].speculated[0].token_ids))
     for t in range(4):
         slow.extend([held[b][t] for b in RIGHT], [*PROMPT, *result.requests[0].speculated[0].token_ids][t + 1])
     assert list(result.passes[0].drafted) == slow.draft(K).tokens
@@ -202,7 +204,7 @@ def long(target):
 def test_an_answer_of_any_length_is_the_first_part_of_a_longer_one(long, target):
     loop, whole = long
     cut = set()
-    for length in range(1, 16):
+    for length in range(1, 12):
         made = speculate(target, loop.drafter, RIGHT, PROMPT, K, length)
         assert made.token_ids == whole.token_ids[:length]
         assert 1 + sum(p.kept for p in made.passes) == length
@@ -273,12 +275,17 @@ def test_numbers_of_a_run_made_by_hand():
     assert (split.loc["verify", "share"], split.loc["verify", "median_ms"], result.median_ms(Phase.VERIFY)) == (15 / 24, 1750.0, 1750.0)
     off, on = result.measured()
     assert (off.setting.off, off.tok_s, on.setting, on.tok_s, on.accept_length) == (True, 0.625, Setting(2), 0.75, 2.5)
-    assert "accept length 2.500 (2.50 to 2.50), 6 of 8 drafted tokens accepted in 4 verify passes" in result.summary
+    assert "accept length 2.500 (95 % by prompt: 2.50 to 2.50), 6 of 8 drafted tokens accepted in 4 verify passes" in result.summary
     assert (
         "0.8 tok/s against 0.6 without: 1.50 x (1.00 to 2.00 in 2 rounds); a cycle costs 1.33 plain passes (CPU timings, 1 thread"
         in result.summary
     )
     assert "they say nothing about an engine's" in result.summary
+    assert "quiet machine" not in result.summary
+    fast = tuple(replace(r, speculated=(answer(1),), plain=(plain(4),)) for r in both)
+    fast = replace(result, requests=fast)  # a cycle in 2 s, a plain pass in 4
+    assert "4.00 x (one round, so nothing tells how sure); a cycle costs 0.50 plain passes" in fast.summary
+    assert "take no speedup from this run" in fast.summary
     data = json.loads(json.dumps(result.to_json(), allow_nan=False))
     assert data["times_are"].startswith("milliseconds of this loop")
     assert (data["accept_length"], data["same_text"], data["requests"][1]["accepted"], data["requests"][1]["cut"]) == (
@@ -417,11 +424,19 @@ def test_a_target_that_does_not_fit(folder, monkeypatch):
 # -- cases --------------------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_case_is_run_as_its_engine_feeds_it_and_as_the_dump_does(tmp_path):
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return make_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="module")
+def case(world, tmp_path_factory):
     """The target's layers 2, 3, 5 in the dump and in the drafter's fc; the config says otherwise, so the engine feeds 0, 2, 3."""
-    world = make_world(tmp_path)
-    path = build_case(tmp_path / "case", world, slots=[2, 3, 5, FINAL], ids=[-1, 1, 2])
-    inv = Investigation(str(path), device="cpu")
+    return build_case(tmp_path_factory.mktemp("case") / "case", world, slots=[2, 3, 5, FINAL], ids=[-1, 1, 2])
+
+
+def test_a_case_is_run_as_its_engine_feeds_it_and_as_the_dump_does(world, case):
+    inv = Investigation(str(case), device="cpu")
     right = run_loop(inv, feed="dump", steps=4, max_prompts=3, max_new_tokens=16, rounds=1)
     assert (right.wiring, right.same_text, len(right.requests)) == ((2, 3, 5), 3, 3)
     after = dict(pairwise(world.texts[-1].tolist()))
@@ -446,8 +461,64 @@ def test_a_case_is_run_as_its_engine_feeds_it_and_as_the_dump_does(tmp_path):
     assert (loop.walk(wrong).equal, other.walk(wrong).equal) == (True, False)  # the walk of another wiring is not what was counted
 
 
-def test_a_case_without_its_parts(tmp_path):
-    world = make_world(tmp_path)
+def test_the_command(case, capfd, tmp_path):
+    """One document, a trace that `eaglelab trace` reads, and what was left out."""
+    file = tmp_path / "new" / "t.json.gz"
+    asked = ["bench", str(case), "--loop", "--device", "cpu", "--max-prompts", "2", "--rounds", "1"]
+    assert main([*asked, "--json", "--trace", str(file), "--steps", "2", "--feed", "dump", "--max-new-tokens", "6"]) == 0
+    data = json.loads(capfd.readouterr().out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert (data["setting"]["steps"], data["wiring"], data["rounds"], data["max_new_tokens"]) == (2, [2, 3, 5], 1, 6)
+    assert [len(r["token_ids"]) for r in data["requests"]] == [6, 6]
+    assert [note for note in data["notes"] if note.startswith("the first 2 of ")]
+    assert data["notes"][-1] == f"written: {file}, a trace of prompt 0 answered once more both ways, not counted above"
+    assert main(["trace", str(file), "--json"]) == 0
+    traced = json.loads(capfd.readouterr().out)
+    assert (traced["engine"], traced["speculative"]) == ("eaglelab", True)
+    assert 1 <= len(traced["cycles"]) <= len(data["requests"][0]["accepted"])
+    assert main([*asked, "--max-new-tokens", "2"]) == 0
+    words = capfd.readouterr().out
+    assert "boundaries [0, 2, 3], 2 prompts" in words, "what the engine feeds, unless asked otherwise"
+    assert "2 of 2 answers are plain decoding's, token for token" in words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--loop"], "--loop runs a case"),
+        (["/absent/case", "--loop"], "no case at /absent/case"),
+        (["x", "--loop", "--batch", "2"], "--batch goes without --loop"),
+        (["x", "--loop", "--graphs"], "--graphs goes without --loop"),
+        (["x", "--trace", "t.json"], "--trace goes with --loop"),
+        (["x", "--max-new-tokens", "3"], "--max-new-tokens goes with --loop"),
+        (["CASE", "--loop", "--trace", "t.txt"], "t.txt: a trace's name ends with .json or .json.gz"),
+        (["CASE", "--loop", "--trace", "/proc/t.json"], "/proc/t.json: no trace can be written there"),
+        (["CASE", "--loop", "--prompts", "/absent.jsonl"], "--prompts /absent.jsonl: no such file"),
+    ],
+)
+def test_the_command_on_unusable_input(arguments, words, case, capsys):
+    assert main(["bench", *(str(case) if a == "CASE" else a for a in arguments)]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_trace_that_cannot_be_written_loses_no_measurement(target, tmp_path, monkeypatch):
+    """A full disk shows only at the end."""
+    monkeypatch.setattr("torch.profiler.profile.export_chrome_trace", lambda self, path: Path(path).touch())
+    loop = Loop(target, random_drafter(), RIGHT)
+    result = loop.run([PROMPT], steps=1, max_new_tokens=3, stop=(), rounds=1, trace=tmp_path / "t.json")
+    assert len(result.requests[0].speculated[0].token_ids) == 3
+    assert result.notes[-1] == f"{tmp_path / 't.json'}: no trace could be written there (the profiler wrote nothing)"
+
+
+def test_a_device_without_room_is_an_error_of_this_room(target, monkeypatch):
+    def full(*args):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(Loop, "_both", full)
+    with pytest.raises(TimingError, match=r"out of memory: CUDA out of memory.*; give shorter prompts, fewer new tokens"):
+        Loop(target, random_drafter(), RIGHT).run([PROMPT], steps=1, rounds=1)
+
+
+def test_a_case_without_its_parts(world, tmp_path):
     inv = Investigation(str(build_case(tmp_path / "case", world, slots=[2, 3, 5, FINAL], ids=[1, 2, 4], target="none")), device="cpu")
     with pytest.raises(NotGiven, match=r"the target's checkpoint is not given; `\[target\] path` names its folder"):
         run_loop(inv)

@@ -272,7 +272,7 @@ class LoopResult:
         n, counts = len(self.requests), self.counts
         if not counts.verify_steps:
             return f"{self.setting.name}: {n} answers of one token each: nothing was drafted"
-        interval = f" ({self.interval[0]:.2f} to {self.interval[1]:.2f})" if self.interval else ""
+        interval = f" (95 % by prompt: {self.interval[0]:.2f} to {self.interval[1]:.2f})" if self.interval else ""
         lines = [
             f"{self.setting.name} (steps-topk-draft tokens), boundaries {list(self.wiring)}, {n} prompts: accept length "
             f"{self.accept_length:.3f}{interval}, {counts.accepted:,} of {counts.verify_steps * self.setting.steps:,} drafted tokens accepted in "
@@ -281,10 +281,15 @@ class LoopResult:
         ]
         if self.speedup is not None:
             middle, low, high = self.speedup
+            spread = f"{low:.2f} to {high:.2f} in {self.rounds} rounds" if self.rounds > 1 else "one round, so nothing tells how sure"
             lines.append(
                 f"{statistics.median(self.tok_s):.1f} tok/s against {statistics.median(self.plain_tok_s):.1f} without: {middle:.2f} x "
-                f"({low:.2f} to {high:.2f} in {self.rounds} rounds); a cycle costs {self.cost_ratio:.2f} plain passes ({self.where})"
+                f"({spread}); a cycle costs {self.cost_ratio:.2f} plain passes ({self.where})"
             )
+            if self.cost_ratio < 1:
+                lines.append(
+                    "A cycle that costs less than the plain pass within it was not measured on a quiet machine: take no speedup from this run."
+                )
             lines.append("cycle: " + ", ".join(f"{r.phase} {r.median_ms:.2f} ms ({r.share:.0%})" for r in self.split.itertuples()))
         lines.append(OWN[0].upper() + OWN[1:] + ".")
         return "\n".join([*lines, *self.notes])

@@ -17,7 +17,7 @@ from eaglelab.timing.errors import TimingError
 WARM_UP = 2
 """Untimed runs of each call before the first round."""
 LEAST = 3
-"""Rounds without which a median says nothing: fewer are not begun where the time does not reach."""
+"""Rounds without which a median says little: where the time does not reach for them, a place is left out, but for the first of a grid."""
 LEFT_OUT = "left out"
 
 
@@ -50,11 +50,12 @@ class Budget:
         self.seconds, self.places, self._now = seconds, places, now
         self._end = math.inf if seconds is None else now() + seconds
         self._share = math.inf
+        self.begun = 0
 
     def begin(self) -> None:
         """The next place's turn."""
-        self._share = self._now() + max(0.0, self.left) / self.places
-        self.places = max(1, self.places - 1)
+        self._share = self._now() + max(0.0, self.left) / max(1, self.places - self.begun)
+        self.begun += 1
 
     @property
     def left(self) -> float:
@@ -75,7 +76,7 @@ def time_calls(
     """Time each call `repeats` times, in rounds of seeded random order. CUDA: events; CPU: `perf_counter`.
 
     budget: rounds end early, all calls alike, where the share of this turn is spent, and none is begun where `LEAST` do not fit into what
-    is left: then no call has times, and each has a note.
+    is left: then no call has times, and each has a note. The first place of a grid has one round at least, whatever it takes.
 
     graphs: on CUDA, capture each call once and replay it; one that cannot be captured is timed as it is, with a note. A call that runs out
     of memory, or fails otherwise, has a note and no times; the others go on. Raises TimingError for a device other than a CPU or CUDA.
@@ -91,7 +92,7 @@ def time_calls(
     budget = budget or Budget(None, 1)
     a_round = 0.0  # seconds
     for call in calls:
-        if budget.left <= 0:
+        if budget.left <= 0 and budget.begun > 1:
             return {call.name: Times((), budget.note("its warm-up alone takes longer")) for call in calls}
         try:
             for _ in range(WARM_UP):
@@ -109,7 +110,9 @@ def time_calls(
                 notes[call.name] = f"not captured as a CUDA graph, timed without ({_first_line(error)})"
         ready.append((call, run))
     order, least = random.Random(0), min(LEAST, repeats)
-    if least * a_round > budget.left:
+    if budget.begun <= 1 and a_round > 0:
+        least = max(1, min(least, int(min(budget.left / a_round, least))))
+    if least * a_round > budget.left and budget.begun > 1:
         note = budget.note(f"{least} rounds take about {least * a_round:.0f} s")
         return {call.name: Times((), notes.get(call.name, note)) for call in calls}
     for number in range(repeats):

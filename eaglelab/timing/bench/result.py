@@ -35,7 +35,7 @@ COLUMNS = (
     "bound",
     "note",
 )
-LATENCY = 0.3
+LATENCY = 0.5
 """Below this share of the bandwidth and of the peak, neither is what the time goes into."""
 
 

@@ -130,7 +130,7 @@ class _Run:
     def points(self, batch: int, context: int) -> list[Point]:
         """All points of one batch size and context; those that could not be measured have a note."""
         self.budget.begin()
-        if self.budget.left <= 0:
+        if self.budget.left <= 0 and self.budget.begun > 1:
             return self._made({}, batch, context, self.budget.note("its turn did not come"))
         needed, free = self._bytes(batch, context), free_bytes(self.device)
         if free is not None and needed > SHARE_OF_FREE * free:

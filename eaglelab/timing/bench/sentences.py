@@ -104,7 +104,7 @@ def _draft(result: BenchResult, batch: int, context: int) -> list[str]:
     line += f" and is {_limit(result, step)}"
     if share:
         line += f"; its lm_head takes {share.median:.0%} ({share.low:.0%} to {share.high:.0%}) of it"
-        line += f", so that half the draft vocabulary saves {share.median / 2:.0%} at most"
+        line += ", and half the draft vocabulary saves half of that at most"
     lines = [line + "."]
     extends = [p for p in result.points if (p.what, p.batch, p.context) == (EXTEND, batch, context) and p.ms and p.tokens > 1]
     if extends:
