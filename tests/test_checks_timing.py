@@ -74,7 +74,7 @@ def test_the_phase_that_dominates_with_its_share(case, cycles):
     assert one.title.startswith(
         f"Verify takes {one.numbers['shares']['verify']:.1%} of the cycles' time (median cycle 0.165 ms), by the device's kernels"
     )
-    assert found["timing.draft"].status is Status.PASS
+    assert set(found) == {"timing.phases"}  # one batch size and a fifth of the cycle: nothing to say of drafting
 
 
 def test_a_device_that_waits_for_its_host_fails_with_what_to_do(case, cycles):

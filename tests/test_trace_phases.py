@@ -435,7 +435,9 @@ def test_plain_decoding_has_no_cycle_and_says_what_it_has(read, capsys, tmp_path
         }
     ]
     assert main(["trace", str(b.write(tmp_path / "d.json"))]) == 0
-    assert "no speculative cycle in this trace" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "no speculative cycle in this trace" in out
+    assert out.rstrip().splitlines()[-1].startswith("What to look at: record again while the server generates with speculation on")
 
 
 def test_plain_vllm_and_mixed_steps(read):
@@ -594,10 +596,18 @@ def test_ranks_of_two_data_parallel_groups_of_vllm_are_two(tmp_path):
     assert checked(read_trace(tmp_path)).by_rank()["rank"].tolist() == ["DP0 rank 0", "DP1 rank 0"]
 
 
-def test_engines_in_one_folder_are_said_to_be_several(tmp_path):
+def test_engines_in_one_folder_are_said_to_be_several(tmp_path, capsys):
     for era in ("vllm", "0.5.23"):
         era_trace(era).write(tmp_path / f"{era}-rank0.json")
-    assert "several kinds are counted together (sglang on cuda, vllm on cuda)" in read_trace(tmp_path).notes[0]
+    report = read_trace(tmp_path)
+    assert "several kinds are counted together (sglang on cuda, vllm on cuda)" in report.notes[0]
+    assert report.summary.startswith("Recordings of several kinds are counted together (sglang on cuda, vllm on cuda): read them apart\n")
+    assert main(["trace", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Recordings of several kinds")
+    assert out.lower().count("several kinds") == 1
+    assert "cycles (all kinds together)" in out
+    assert out.rstrip().splitlines()[-1].startswith("What to look at: give the recordings of each engine by themselves")
 
 
 @pytest.mark.parametrize("n", [5, 6, 17, 65, 400])
@@ -733,6 +743,9 @@ def test_the_command_prints_tables_and_one_document(tmp_path, capsys):
     assert "5 cycles (sglang, times of kernels on the device)" in out
     assert "verify dominates: 54.7% of the time" in out
     assert "all_reduce" in out
+    assert (
+        out.rstrip().splitlines()[-1].startswith("What to look at: verify takes most (54.7%). It should cost about one plain decode step")
+    )
     assert main(["trace", str(path), "--json"]) == 0
     data = json.loads(capsys.readouterr().out, parse_constant=lambda word: pytest.fail(word))
     assert data["speculative"] is True

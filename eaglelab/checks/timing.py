@@ -110,7 +110,7 @@ def _by_trace(side: TimingCase) -> Iterator[Finding]:
         numbers={"shares": {str(p): s for p, s in shares.items()}, "wall_ms": wall, "cycles": len(trace.cycles), "device": trace.device},
         next=" ".join(CAUSES[p][1] for p in faults) or _record(trace, unknown),
     )
-    yield _draft(side, shares)
+    yield from _draft(side, shares)
 
 
 def _record(trace: TraceReport, unknown: float) -> str:
@@ -150,12 +150,12 @@ def _by_timers(side: TimingCase) -> Finding:
     )
 
 
-def _draft(side: TimingCase, shares: dict[Phase, float]) -> Finding:
-    """Whether drafting is bound by launches: it does not grow with the batch."""
+def _draft(side: TimingCase, shares: dict[Phase, float]) -> Iterator[Finding]:
+    """Whether drafting is bound by launches: it does not grow with the batch. Nothing where that is open and drafting takes little."""
     trace, share = side.trace, shares.get(Phase.DRAFT, 0.0)
     if trace.device == "host" or not share:
         unknown = shares.get(Phase.UNATTRIBUTED, 0.0)
-        return Finding(
+        yield Finding(
             "timing.draft",
             "How long drafting takes cannot be told: "
             + (
@@ -166,24 +166,27 @@ def _draft(side: TimingCase, shares: dict[Phase, float]) -> Finding:
             Status.CANNOT_TELL,
             next=_record(trace, unknown),
         )
+        return
     by = trace.by_batch().dropna(subset=["batch"])
     by = by[by["cycles"] >= CYCLES]
     column = COLUMNS[Phase.DRAFT]
     low, high = (by.iloc[0], by.iloc[-1]) if len(by) else (None, None)
     numbers = {"share": share, "by_batch": dict(zip(by["batch"].astype(int).astype(str), by[column].astype(float), strict=True))}
     if len(by) < 2 or high["batch"] < 4 * low["batch"] or not low[column] > 0:
-        return Finding(
-            "timing.draft",
-            f"Drafting takes {share:.1%} of a cycle; whether its launches or its work take the time needs two batch sizes in the trace, with {CYCLES} cycles each",
-            Status.CANNOT_TELL if share >= DRAFTED else Status.PASS,
-            evidence="A draft pass that takes as long for 16 requests as for one is bound by its launches.",
-            numbers=numbers,
-            next="Record at batch 1 and at 16, or run `eaglelab bench CASE`." if share >= DRAFTED else "",
-        )
+        if share >= DRAFTED:
+            yield Finding(
+                "timing.draft",
+                f"Drafting takes {share:.1%} of a cycle; whether its launches or its work take the time needs two batch sizes in the trace, with {CYCLES} cycles each",
+                Status.CANNOT_TELL,
+                evidence="A draft pass that takes as long for 16 requests as for one is bound by its launches.",
+                numbers=numbers,
+                next="Record at batch 1 and at 16, or run `eaglelab bench CASE`.",
+            )
+        return
     growth = float(high[column] / low[column])
     bound = growth < FLAT
     more = f"{growth:.2f} times as long at batch {int(high['batch'])} as at batch {int(low['batch'])}"
-    return Finding(
+    yield Finding(
         "timing.draft",
         f"Drafting is bound by its launches: it takes {more}" if bound else f"Drafting grows with the batch: it takes {more}",
         Status.FAIL if bound and share >= DRAFTED and trace.device == "cuda" else Status.PASS,

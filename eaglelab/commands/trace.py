@@ -12,6 +12,16 @@ from eaglelab.commands.terminal import first_rows, show, visible
 if TYPE_CHECKING:
     from eaglelab.timing.trace import TraceReport
 
+LOOK = {
+    "verify": "It should cost about one plain decode step at the same batch: compare with the decode steps outside cycles, or record some.",
+    "draft extend": "The drafter's pass over what was accepted: is it in a captured graph, is the draft vocabulary small?",
+    "prefill": "Prompts run inside these cycles: record while all requests are in decode.",
+    "decode": "Passes without drafted tokens run inside these cycles: do all requests speculate?",
+    "other": "Scheduling and copies: the overlap schedule hides most of them.",
+    "unattributed": "No span claims it: the table of what is unattributed names what ran there.",
+}
+"""What to look at where a phase takes most of a cycle, beside the causes that `check` names."""
+
 
 def add(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub = command("trace", run, "where the milliseconds of profiler traces go: verify, draft, sampling, communication, gaps")
@@ -45,7 +55,30 @@ def _text(report: TraceReport) -> str:
         if len(table):
             parts.append(f"{title}\n" + first_rows(_short_names(table), "rows"))
     notes = report.notes if report.speculative else report.notes[1:]  # the first is the summary
-    return "\n\n".join([*parts, "\n".join(f"- {note}" for note in notes)] if notes else parts)
+    if notes := [note for note in notes if note != report.several]:  # that one too
+        parts.append("\n".join(f"- {note}" for note in notes))
+    return "\n\n".join([*parts, f"What to look at: {advice(report)}"])
+
+
+def advice(report: TraceReport) -> str:
+    """One line: what dominates, and what to look at because of it."""
+    from eaglelab.checks.timing import CAUSES
+    from eaglelab.timing.phases import Phase
+
+    if report.several:
+        return "give the recordings of each engine by themselves; their shares mean nothing together."
+    if not report.speculative:
+        return "record again while the server generates with speculation on, 20 steps or more."
+    if report.device == "host":
+        return "record the GPU's kernels too; times of launching do not tell which stage takes long."
+    shares = {Phase(p): float(s) for p, s in zip(report.phases["phase"], report.phases["share"], strict=True)}
+    largest = max(shares, key=shares.__getitem__)
+    texts = {phase: text for phase, (_, text) in CAUSES.items()} | LOOK
+    told = f"{largest} takes most ({shares[largest]:.1%}). {texts[largest]}"
+    if report.device == "cpu":
+        return f"{told} On a GPU the shares are others: work of a drafter or of many tokens is dearer on a CPU."
+    next_ = max((p for p, (limit, _) in CAUSES.items() if p is not largest and shares[p] >= limit), key=shares.__getitem__, default=None)
+    return told if next_ is None else f"{told} Then {next_} ({shares[next_]:.1%}): {texts[next_]}"
 
 
 def _short_names(table, width: int = 100):

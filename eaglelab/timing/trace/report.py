@@ -35,6 +35,7 @@ NO_KERNELS = (
     "a GPU ran this and the trace holds none of its kernels: the times say how long the host took to launch each stage, not how long the stage took; "
     'record both (SGLang: POST /start_profile with {"activities": ["CPU", "GPU"]}; torch: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])'
 )
+SEVERAL = "recordings of several kinds are counted together"
 WANTED = "no step of SGLang, vLLM or eaglelab's loop"
 
 
@@ -89,10 +90,16 @@ class TraceReport:
         return float(self.phases.set_index("phase").loc[phase.value, "share"])
 
     @property
+    def several(self) -> str | None:
+        """The note that recordings of different engines or devices are counted together; None where they are of one kind."""
+        return next((note for note in self.notes if note.startswith(SEVERAL)), None)
+
+    @property
     def summary(self) -> str:
-        """In one or two lines."""
+        """In one to three lines; first that recordings of several kinds are mixed, where they are."""
+        first = f"{self.several[0].upper()}{self.several[1:]}\n" if self.several else ""
         if not self.speculative:
-            return self.notes[0] if self.notes else "no speculative cycle in this trace"
+            return first + (self.notes[0] if self.notes else "no speculative cycle in this trace")
         count, wall = len(self.cycles), float(self.cycles["wall_ms"].median())
         ranks = self.cycles["rank"].nunique()
         told = sorted(((float(s), p) for p, s in zip(self.phases["phase"], self.phases["share"], strict=True) if s > 0), reverse=True)
@@ -100,7 +107,8 @@ class TraceReport:
         where = WHERE[self.device]
         over = f" of {ranks} ranks" if ranks > 1 else ""
         most = f"\n{told[0][1]} dominates: {told[0][0]:.1%} of the time" if told and told[0][0] > 0.5 else ""
-        return f"{count:,} cycles{over} ({self.engine}, times of {where}), median {wall:.3f} ms: {parts}{most}"
+        of = "all kinds together" if self.several else f"{self.engine}, times of {where}"
+        return f"{first}{count:,} cycles{over} ({of}), median {wall:.3f} ms: {parts}{most}"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -218,7 +226,7 @@ def _report(files: tuple[Path, ...], results: list[tuple[Recording, RankCycles]]
 def _first_notes(cycles: pd.DataFrame, results: list[tuple[Recording, RankCycles]], others: Counter[str], engine: str | None) -> list[str]:
     passes = sum((found.passes for _, found in results), Counter())
     kinds = Counter(f"{found.engine} on {found.device}" for _, found in results if found.passes)
-    pooled = [f"recordings of several kinds are counted together ({', '.join(sorted(kinds))}): read them apart"] if len(kinds) > 1 else []
+    pooled = [f"{SEVERAL} ({', '.join(sorted(kinds))}): read them apart"] if len(kinds) > 1 else []
     if any(found.device == "host" for _, found in results):
         pooled.append(NO_KERNELS)
     if len(cycles):
@@ -226,7 +234,7 @@ def _first_notes(cycles: pd.DataFrame, results: list[tuple[Recording, RankCycles
         if engine == "vllm" and cycles[COLUMNS[Phase.DRAFT]].any():
             first.append("vLLM opens no span for draft extend: the drafter's pass over what was accepted is in draft")
         if any(found.device == "cpu" and found.cycles for _, found in results):
-            first.append("CPU times: how long the loop's thread was in each stage")
+            first.append("CPU times: no GPU ran this; a stage's time is from its begin to its end in the thread that runs the model")
         if passes["mixed"]:
             first.append(
                 f"mixed steps, prompts beside requests in decode: {passes['mixed']:,}; they stand outside, whether or not they verify"
