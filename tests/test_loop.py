@@ -282,6 +282,9 @@ def test_numbers_of_a_run_made_by_hand():
     )
     assert "they say nothing about an engine's" in result.summary
     assert "quiet machine" not in result.summary
+    none = replace(both[0], speculated=(Speculated((1, 9, 9), 0.5, (VerifyPass((5, 6), 0, 1, 1, 1, 1, 1, 4),) * 2),))
+    full = replace(both[1], speculated=(Speculated((1, 5, 6, 9), 0.5, (VerifyPass((5, 6), 2, 3, 1, 1, 1, 1, 4),) * 2),))
+    assert replace(result, requests=(none, full)).interval == (1.0, 3.0), "two prompts that differ tell nothing: all that K = 2 can give"
     fast = tuple(replace(r, speculated=(answer(1),), plain=(plain(4),)) for r in both)
     fast = replace(result, requests=fast)  # a cycle in 2 s, a plain pass in 4
     assert "4.00 x (one round, so nothing tells how sure); a cycle costs 0.50 plain passes" in fast.summary

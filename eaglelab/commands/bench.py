@@ -27,6 +27,8 @@ SHOWN = (
 GRID = ("target", "drafter", "batch", "context", "tokens", "graphs", "repeats", "layers", "seconds", "out")
 LOOP = ("feed", "steps", "prompts", "max_prompts", "max_new_tokens", "rounds", "trace")
 """Options of one of both ways: None unless given, so that one without its way can be refused."""
+CPU_LOOP = {"max_prompts": 4, "max_new_tokens": 64, "rounds": 2}
+"""Of the loop on a CPU, unless asked otherwise: minutes, not a quarter of an hour."""
 
 
 def add(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -66,9 +68,9 @@ def add(command: Callable[..., argparse.ArgumentParser]) -> None:
     loop.add_argument("--steps", type=count, metavar="K", help="drafted tokens a cycle, a chain (default: the launch line's)")
     text = "JSONL of token_ids, messages, prompt or text, or a recording (default: the dump's own prompts)"
     loop.add_argument("--prompts", type=Path, metavar="FILE", help=text)
-    loop.add_argument("--max-prompts", type=count, metavar="N", help="the first N of the prompts (default: 8)")
-    loop.add_argument("--max-new-tokens", type=count, metavar="N", help="of each answer (default: 128)")
-    loop.add_argument("--rounds", type=count, metavar="R", help="answers of each prompt, both ways (default: 3)")
+    loop.add_argument("--max-prompts", type=count, metavar="N", help="the first N of the prompts (default: 8; on a CPU 4)")
+    loop.add_argument("--max-new-tokens", type=count, metavar="N", help="of each answer (default: 128; on a CPU 64)")
+    loop.add_argument("--rounds", type=count, metavar="R", help="answers of each prompt, both ways (default: 3; on a CPU 2)")
     text = "also write a profiler trace of the first prompt, for `eaglelab trace` (default: not written)"
     loop.add_argument("--trace", type=Path, metavar="FILE.json.gz", help=text)
 
@@ -88,13 +90,15 @@ def _given(args: argparse.Namespace, names: tuple[str, ...]) -> dict[str, object
 def _loop(args: argparse.Namespace) -> int:
     if args.case is None:
         raise TimingError("--loop runs a case: give a case.toml or its folder, with `[target] path` and `[drafter] path`")
+    from eaglelab.drafter.checkpoint import choose_device
     from eaglelab.investigation import Investigation
     from eaglelab.live.report import prompts_of
     from eaglelab.loop.run import run_loop
 
     inv = Investigation(str(args.case), device=args.device, dtype=args.dtype)
     prompts = None if args.prompts is None else prompts_of(inv, args.prompts)
-    result = run_loop(inv, prompts, **_given(args, ("feed", "steps", "max_prompts", "max_new_tokens", "rounds", "trace")))
+    usual = CPU_LOOP if choose_device(args.device).type == "cpu" else {}
+    result = run_loop(inv, prompts, **usual | _given(args, ("feed", "steps", "max_prompts", "max_new_tokens", "rounds", "trace")))
     show(args, result.to_json(), visible(result.summary))
     return 0
 

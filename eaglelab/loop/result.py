@@ -149,12 +149,12 @@ class LoopResult:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 % of the accept length by request; None for fewer than two."""
+        """95 % of the accept length by request, no more than a cycle can give; None for fewer than two."""
         answered = [r.speculated[0].passes for r in self.requests if r.speculated[0].passes]
         if len(answered) < 2:
             return None
         low, high = ratio_interval([sum(p.accepted for p in passes) for passes in answered], [len(passes) for passes in answered])
-        return 1 + low, 1 + high
+        return 1 + low, min(1 + high, 1 + self.setting.steps)
 
     @property
     def tokens_per_pass(self) -> float | None:
