@@ -460,6 +460,23 @@ def test_noise_is_no_gain_and_a_loss_is_off():
     assert (close.best, close.as_good) == ("2-1-3", ("1-1-2",))
 
 
+def test_a_noisy_leader_hides_no_sure_gain():
+    """Off at 89 to 91 and 3-1-4 at 109 to 111: 1.22x beyond doubt. 2-1-3 at 100 and 130 leads with 1.28x, and two repeats that far apart tell nothing."""
+    rows = [row(OFF, s, repeat=i) for i, s in enumerate((90, 89, 91))] + [row(Setting(3), s, 1.7, i) for i, s in enumerate((110, 111, 109))]
+    rows += [row(Setting(2), s, 1.6, i) for i, s in enumerate((100, 130))]
+    found = choose(rows, "")[0]
+    assert (found.best, found.as_good, found.gain.setting) == ("3-1-4", ("2-1-3",), Setting(3))
+    assert found.gain.gain == pytest.approx(110 / 90)
+    assert found.text.startswith("3-1-4: 1.22x of off (1.1")
+    assert "is faster than off; 2-1-3 1.28x (0." in found.text
+    assert found.text.endswith("may be better, which cannot be told")
+    more = choose([*rows, row(Setting(1), 109, 1.4), row(Setting(1), 109.5, 1.4, 1)], "")[0]
+    assert more.as_good == ("1-1-2", "2-1-3")
+    assert more.text.endswith("2-1-3 1.28x (0.24 to 6.71) may be better, which cannot be told; 1-1-2 cannot be told from it")
+    alone = choose([r for r in rows if r["steps"] != 3], "")[0]
+    assert (alone.best, alone.gain.setting) == ("cannot tell", Setting(2))
+
+
 def test_without_a_baseline_or_with_too_few_requests_nothing_is_told():
     assert choose([row(Setting(1), 150, 1.5)], "")[0].best == "cannot tell"
     assert choose([row(OFF, 150)], "")[0].best == "cannot tell"

@@ -67,7 +67,7 @@ class Choice:
     gain: Gain | None
     """Of the best; where it cannot be told, of the fastest."""
     as_good: tuple[str, ...] = ()
-    """Settings that cannot be told from it."""
+    """Settings that cannot be told from it, those included that were faster and are not told from off."""
     text: str = ""
     gains: tuple[Gain, ...] = field(default=(), repr=False)
 
@@ -159,7 +159,8 @@ def _choice(batch: int, variant: str, rows: Sequence[dict[str, Any]]) -> Choice:
         return Choice(batch, variant, CANNOT_TELL, None, (), "off was not measured: there is nothing to compare with", tuple(found))
     if not tried:
         return Choice(batch, variant, CANNOT_TELL, None, (), "only off was measured", tuple(found))
-    best = max(tried, key=lambda g: g.gain)
+    leader = max(tried, key=lambda g: g.gain)
+    best = max((g for g in tried if g.low is not None and g.low > 1), key=lambda g: g.gain, default=leader)  # noise hides no sure gain
     by = {s: [r for r in rows if setting_of(r) == s] for s in {setting_of(r) for r in rows}}
     as_good = tuple(g.setting.name for g in tried if g is not best and not _apart(by[best.setting], by[g.setting], best, g))
     how = f"{best.setting.name}: {best.gain:.2f}x of off ({_range(best)})"
@@ -171,12 +172,18 @@ def _choice(batch: int, variant: str, rows: Sequence[dict[str, Any]]) -> Choice:
             "See to it and sweep again into another folder"
         )
         return Choice(batch, variant, CANNOT_TELL, best, as_good, text, tuple(found))
+    if best.low is not None and best.low > 1:
+        text, less = how, as_good
+        if best is not leader:
+            above = [g for g in tried if g.gain > best.gain]
+            less = tuple(name for name in as_good if name not in {g.setting.name for g in above})
+            may = ", ".join(f"{g.setting.name} {g.gain:.2f}x ({_range(g)})" for g in sorted(above, key=lambda g: -g.gain))
+            text += f" is faster than off; {may} may be better, which cannot be told"
+        text += f"; {', '.join(less)} cannot be told from it" if less else ""
+        return Choice(batch, variant, best.setting.name, best, as_good, text, tuple(found))
     if best.low is None:
         text = f"{how}, and no interval: more prompts or repeats are needed"
         return Choice(batch, variant, CANNOT_TELL, best, as_good, text, tuple(found))
-    if best.low > 1:
-        others = f"; {', '.join(as_good)} cannot be told from it" if as_good else ""
-        return Choice(batch, variant, best.setting.name, best, as_good, how + others, tuple(found))
     if all(g.high is not None and g.high < 1 for g in tried):
         text = f"off: no setting is as fast; the fastest, {how}"
         return Choice(batch, variant, "off", next(g for g in found if g.setting.off), (), text, tuple(found))
