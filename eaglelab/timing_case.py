@@ -125,10 +125,12 @@ class TimingCase:
             raise NotGiven("speculative cycles", f"the trace has none: {self.trace.summary}")
         cycles = self.trace.cycles
         key = "rank" if cycles["batch"].nunique(dropna=False) == 1 and cycles["rank"].nunique() > 1 else "batch"
-        table = cycles.groupby(key, dropna=False)[list(COLUMNS.values())].mean()
+        groups = cycles.groupby(key, dropna=False)
+        table = groups[list(COLUMNS.values())].mean()
         table = table.rename(columns={column: str(phase) for phase, column in COLUMNS.items()})
         table.index = [("batch ?" if pd.isna(label) else f"batch {label}") if key == "batch" else str(label) for label in table.index]
-        return table.loc[:, table.sum() > 0]
+        table = table.loc[:, table.sum() > 0]
+        return table.assign(cycles=groups.size().to_numpy())
 
     def verify_over_decode(self) -> pd.DataFrame:
         """The target's verify pass beside plain decode steps of the same trace, one row a batch size that has both (`trace.beside`). Raises NotGiven

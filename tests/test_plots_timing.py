@@ -30,6 +30,16 @@ def test_the_largest_phase_is_the_title_and_bars_sum_to_the_whole():
     assert ends == pytest.approx([100.0, 200.0])
 
 
+def test_the_titles_share_is_over_all_cycles():
+    """9 cycles of 90 ms verify in 100, and one of 10 in 100: 820 of 1000."""
+    table = pd.DataFrame(
+        [{"verify": 10.0, "draft": 90.0, "cycles": 1}, {"verify": 90.0, "draft": 10.0, "cycles": 9}], index=["batch 1", "batch 4"]
+    )
+    ax = drawn(phase_bars(table))
+    assert title(ax) == "Verify takes 82% of a cycle"
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["batch 1\n1 cycle", "batch 4\n9 cycles"]
+
+
 def test_no_two_phases_look_alike():
     looks = [(to_rgb(COLORS[p]), HATCHES.get(p)) for p in Phase]
     assert len(set(looks)) == len(Phase)
@@ -49,10 +59,12 @@ def speedups(*rows):
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([(1, "2-1-3", 1.059, 1.0, 1.1, True)], "2-1-3 is the best setting at batch 1: 1.06 times as fast"),
+        ([(1, "2-1-3", 1.059, 0.99, 1.1, True)], "No setting is clearly faster than no speculation at batch 1"),
+        ([(1, "2-1-3", 1.059, NAN, NAN, True)], "2-1-3 is the best setting at batch 1 that is clearly faster: 1.06 times as fast"),
+        ([(1, "2-1-3", 1.5, 0.6, 3.5, True), (1, "3-1-4", 1.25, 1.1, 1.4, True)], "3-1-4 is the best setting at batch 1 that is clearly faster: 1.25 times as fast"),
         ([(1, "3-1-4", 0.72, NAN, NAN, True), (4, "3-1-4", 0.79, NAN, NAN, True)], "No setting is faster than no speculation at any batch size"),
-        ([(1, "5-1-6", 1.7, 1.6, 1.8, False), (16, "5-1-6", 0.5, NAN, NAN, True)], "The best setting depends on the batch: 5-1-6 at 1, off at 16"),
-        ([(1, "2-1-3", 1.2, NAN, NAN, True), (4, "2-1-3", 1.1, NAN, NAN, True)], "2-1-3 is the best setting at every batch size: up to 1.20 times as fast"),
+        ([(1, "5-1-6", 1.7, 1.6, 1.8, False), (16, "5-1-6", 0.5, NAN, NAN, True)], "The best setting that is clearly faster depends on the batch: 5-1-6 at 1, off at 16"),
+        ([(1, "2-1-3", 1.2, NAN, NAN, True), (4, "2-1-3", 1.1, NAN, NAN, True)], "2-1-3 is the best setting at every batch size that is clearly faster: up to 1.20 times as fast"),
     ],
 )  # fmt: skip
 def test_the_best_setting_is_the_title(rows, said):

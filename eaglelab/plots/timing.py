@@ -43,6 +43,8 @@ COLORS = {
 }
 HATCHES = {Phase.DRAFT_EXTEND: "///", Phase.HOST_GAP: "...", Phase.UNATTRIBUTED: "xxx"}
 """For phases whose colour alone would not do."""
+ONE_RUN = 0.05
+"""By how much a single run's throughput may be off, as for `cost.worth`."""
 ROOM = 0.07
 """Share of the longest bar from which a part carries its number."""
 
@@ -50,10 +52,11 @@ ROOM = 0.07
 def phase_bars(table: pd.DataFrame, ax: Axes | None = None, *, what: str = "cycle") -> Axes:
     """Stacked horizontal bars of milliseconds by phase.
 
-    table: one row a bar, its label as the index (batch 1, rank 0, 3-1-4); a column for each phase by its name, in ms (NaN: 0). Raises
-    ValueError without a row.
+    table: one row a bar, its label as the index (batch 1, rank 0, 3-1-4); a column for each phase by its name, in ms (NaN: 0); optionally
+    `cycles`, how many a bar is of: the title's share is over all of them. Raises ValueError without a row.
     """
     table = _some(table, "no cycle to show").fillna(0.0)
+    cycles = table["cycles"].astype(int) if "cycles" in table else pd.Series(1, table.index)
     phases = [p for p in Phase if str(p) in table and table[str(p)].sum() > 0]
     ax = axes(ax, 7.2, 2.3 + 0.5 * len(table))
     y, left, longest = np.arange(len(table))[::-1], np.zeros(len(table)), table[[str(p) for p in phases]].sum(axis=1).max()
@@ -70,12 +73,13 @@ def phase_bars(table: pd.DataFrame, ax: Axes | None = None, *, what: str = "cycl
         left = left + width
     for place, total in zip(y, left, strict=True):
         ax.annotate(f"{_ms(total)} ms", (total, place), (5, 0), textcoords="offset points", va="center", fontsize=9, color=TEXT)
-    ax.set_yticks(y, [str(label) for label in table.index])
+    counted = [f"\n{n:,} cycle{'s' * (n > 1)}" if "cycles" in table else "" for n in cycles]
+    ax.set_yticks(y, [f"{label}{n}" for label, n in zip(table.index, counted, strict=True)])
     ax.set_xlim(0, longest * 1.16)
     ax.set_ylim(-0.6, len(table) - 0.4)
     ax.grid(axis="y", visible=False)
     ax.figure.legend(loc="outside lower center", ncol=4, fontsize=9)
-    total = table[[str(p) for p in phases]].sum()
+    total = table[[str(p) for p in phases]].mul(cycles, axis=0).sum()
     largest = total.idxmax()
     title = f"{largest[0].upper()}{largest[1:]} takes {total.max() / total.sum():.0%} of a {what}"
     return finish(ax, title, f"milliseconds of a {what}, mean", "")
@@ -126,28 +130,40 @@ def speedup_by_batch(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
         if len(known):
             ax.vlines(known["batch"], known["low"].astype(float), known["high"].astype(float), color=color, linewidth=5, alpha=0.22)
     _batches(ax, table["batch"])
-    best = table.loc[table.groupby("batch")["speedup"].idxmax()]
-    won = []
-    for row in best.itertuples():
-        name = row.name if row.speedup > 1 else "off"
-        won.append((int(row.batch), name, max(row.speedup, 1.0)))
-        ax.annotate(name, (row.batch, max(row.speedup, 1.0)), (0, 9), textcoords="offset points", ha="center", fontsize=9, fontweight="bold", color=TEXT)  # fmt: skip
-    drawn = table[["speedup", "low", "high"]].to_numpy(float)
-    ax.set_ylim(0, 1.18 * np.nanmax([np.nanmax(drawn), 1.0]))
-    ax.legend(loc="lower left", fontsize=9, ncol=2)
+    won = [(int(batch), *_winner(rows)) for batch, rows in table.groupby("batch")]
+    for batch, name, speedup in won:
+        ax.annotate(name, (batch, speedup), (0, 9), textcoords="offset points", ha="center", fontsize=9, fontweight="bold", color=TEXT)
+    tallest = max(1.0, float(table["speedup"].max()))
+    high = float(table["high"].astype(float).max()) if table["high"].notna().any() else tallest
+    ax.set_ylim(0, 1.18 * max(tallest, min(high, 1.5 * tallest)))  # an interval of two runs may be endless
+    ax.figure.legend(loc="outside lower center", ncol=4, fontsize=9)
     ax.annotate("no speculation", (ax.get_xlim()[0], 1.0), (4, -12), textcoords="offset points", ha="left", fontsize=9, color=OTHER)
     return finish(ax, _best_title(won), "batch size (requests at the same time), log scale", "speedup over no speculation")
 
 
+def _winner(rows: pd.DataFrame) -> tuple[str, float]:
+    """The fastest setting of those that are clearly faster than off, `off`, or `cannot tell`; and where to print it."""
+    low = rows["low"].astype(float).where(rows["low"].notna(), rows["speedup"] / (1 + ONE_RUN))
+    clear = rows[low > 1]
+    if len(clear):
+        row = clear.loc[clear["speedup"].idxmax()]
+        return str(row["name"]), float(row["speedup"])
+    best = float(rows["speedup"].max())
+    return ("cannot tell", best) if best > 1 else ("off", 1.0)
+
+
 def _best_title(won: Sequence[tuple[int, str, float]]) -> str:
-    names = {name for _, name, _ in won}
+    names, fast = {name for _, name, _ in won}, [s for _, name, s in won if name not in ("off", "cannot tell")]
+    at = f" at batch {won[0][0]}" if len(won) == 1 else " at any batch size"
     if names == {"off"}:
-        return "No setting is faster than no speculation" + (f" at batch {won[0][0]}" if len(won) == 1 else " at any batch size")
+        return f"No setting is faster than no speculation{at}"
+    if not fast:
+        return f"No setting is clearly faster than no speculation{at}"
     if len(won) == 1:
-        return f"{won[0][1]} is the best setting at batch {won[0][0]}: {won[0][2]:.2f} times as fast"
+        return f"{won[0][1]} is the best setting at batch {won[0][0]} that is clearly faster: {won[0][2]:.2f} times as fast"
     if len(names) == 1:
-        return f"{won[0][1]} is the best setting at every batch size: up to {max(s for *_, s in won):.2f} times as fast"
-    return "The best setting depends on the batch: " + ", ".join(f"{name} at {batch}" for batch, name, _ in won)
+        return f"{won[0][1]} is the best setting at every batch size that is clearly faster: up to {max(fast):.2f} times as fast"
+    return "The best setting that is clearly faster depends on the batch: " + ", ".join(f"{name} at {batch}" for batch, name, _ in won)
 
 
 def accept_length_and_cost(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
