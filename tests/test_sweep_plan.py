@@ -21,12 +21,14 @@ from eaglelab.timing.cost import cost_rows
 from eaglelab.timing.errors import TimingError
 from eaglelab.timing.measured import Measured, MeasuredTable
 from eaglelab.timing.setting import Setting
+from eaglelab.timing.sweep import run as runs
 from eaglelab.timing.sweep import store as stores
 from eaglelab.timing.sweep.choose import choose, gains, setting_of
 from eaglelab.timing.sweep.command import Template, parse_axis, parse_flags
+from eaglelab.timing.sweep.machine import accelerated
 from eaglelab.timing.sweep.measure import asked, numbers, run_batch, same_text, steady
 from eaglelab.timing.sweep.plan import NOISE, Knowledge, auto_settings, decide, parse_settings
-from eaglelab.timing.sweep.run import Options, Sweep, ordered, run_name, variants
+from eaglelab.timing.sweep.run import Options, Sweep, on_cpu, ordered, run_name, variants
 from eaglelab.timing.sweep.servers import SettingFailed
 from eaglelab.timing.sweep.store import DiskFull, Store, append
 from eaglelab.timing.sweep.streaming import Answer, _SGLangChunks, _VLLMChunks
@@ -160,6 +162,50 @@ def test_trees_are_bounded_by_what_is_smaller_and_vllm_has_none():
     assert not decide(Setting(3, 4, 8), [1], known, asked_for=True, engine="vllm").tried
     assert all(s.chain for s in auto_settings("vllm"))
     assert any(not s.chain for s in auto_settings("sglang"))
+
+
+def test_a_bound_says_where_it_comes_from():
+    """The replay's 1.6 and 3 %: 1.648. A cycle of one step costs 1.01 plain ones at least; by a table that measured 2 at batch 4, 2 * 0.85 = 1.7."""
+    known = Knowledge(before=rows_of(law((0.5,), 1.0, 0.0), [Setting(1)], batch=4), accept=lambda s: Expected(1.5, 1.4, 1.6, "hand"))
+    at = lambda batch, **more: decide(Setting(1), [batch], known, asked_for=False, engine="sglang", **more)  # noqa: E731
+    assert (
+        at(16).reason
+        == "could reach 1.63x at batch 16 (accept length at most 1.65, a cycle costs at least 1.01 plain steps: nothing is measured at batch 16)"
+    )
+    assert at(4).reason == (
+        "at most 0.97x at batch 4 (accept length at most 1.65, a cycle costs at least 1.70 plain steps: 1-1-2's in `[timing] table`), where off is 1"
+    )
+    known.own = rows_of(law((0.5,), 1.0, 0.0), [Setting(1)], batch=4)
+    assert "1.90 plain steps: 1-1-2's in this sweep" in decide(Setting(2), [4], known, asked_for=False, engine="sglang").reason
+
+
+def test_no_model_promises_more_than_the_accept_length():
+    """1.6 and 3 % over 0.9 = 1.831, whatever another model says; what lies below stays."""
+    known = Knowledge(accept=lambda s: Expected(1.5, 1.4, 1.6, "hand"))
+    found = decide(Setting(1), [1, 4], known, asked_for=False, engine="sglang", bounds=lambda b, s: (0.5, 3.0 if b == 1 else 1.2))
+    assert found.bounds == {1: (0.5, pytest.approx(1.6 * 1.03 / 0.9)), 4: (0.5, 1.2)}
+    assert found.reason == "could reach 1.83x at batch 1 (accept length at most 1.65, and no cycle costs less than 0.9 plain steps)"
+
+
+def test_a_cpu_gets_no_tree_of_32_nodes_unless_it_is_named():
+    wide = Setting(5, 8, 32)
+    at = lambda **more: decide(wide, [1], Knowledge(), engine="sglang", **more)  # noqa: E731
+    assert at(asked_for=False).tried
+    assert at(asked_for=True, cpu="it is one").tried
+    left = at(asked_for=False, cpu="it is one")
+    assert (left.tried, left.reason) == (False, "32 nodes a pass are too many for a CPU (it is one); --settings 5-8-32 has it")
+    assert decide(Setting(5, 4, 8), [1], Knowledge(), asked_for=False, engine="sglang", cpu="it is one").tried
+
+
+def test_what_is_a_cpu(tmp_path, monkeypatch):
+    assert not accelerated(tmp_path)
+    (tmp_path / "nvidia0").touch()
+    assert accelerated(tmp_path)
+    for there in (True, False):
+        monkeypatch.setattr(runs, "accelerated", lambda there=there: there)
+        assert on_cpu(template(LINE + " --device cpu")) == "the launch line says --device cpu"
+        assert on_cpu(template(LINE + " --device cuda")) == ""
+        assert bool(on_cpu(template(LINE))) is not there
 
 
 def test_an_earlier_table_bounds_costs_but_is_nothing_to_beat():

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 CPUINFO = Path("/proc/cpuinfo")
+DEVICES = ("nvidia*", "kfd", "dri", "accel*", "davinci*")
+"""Under /dev, where there is an accelerator: NVIDIA's, AMD's, anything with a display driver, TPUs and Gaudi, Ascend."""
 
 
 def machine() -> dict[str, Any]:
@@ -19,6 +21,11 @@ def machine() -> dict[str, Any]:
         told = []
     cpu = next((line.partition(":")[2].strip() for line in told if line.startswith("model name")), platform.machine())
     return {"cpu": cpu, "cores": os.cpu_count(), "gpus": _gpus()}
+
+
+def accelerated(dev: Path = Path("/dev")) -> bool:
+    """Whether this machine may have an accelerator."""
+    return any(next(dev.glob(name), None) is not None for name in DEVICES)
 
 
 def _gpus() -> list[str]:

@@ -20,6 +20,7 @@ from eaglelab.timing.errors import TimingError
 from eaglelab.timing.measured import Measured, MeasuredTable
 from eaglelab.timing.predict import Acceptance
 from eaglelab.timing.setting import Setting
+from eaglelab.timing.sweep.choose import CHEAPEST
 
 OFF = Setting(0)
 AUTO = "auto"
@@ -27,6 +28,8 @@ CHAINS = (1, 2, 3, 4, 5, 7)
 """Steps of the chains that `auto` considers."""
 TREES = (Setting(3, 4, 8), Setting(5, 4, 8), Setting(5, 8, 32))
 """Trees that `auto` considers where the engine drafts them; the second is SGLang's own choice for a Llama target."""
+CPU_NODES = 16
+"""Nodes of the largest tree that `auto` considers on a CPU, whose cost grows with every token of a pass: the weights are not what it waits for."""
 DRAFT_LEAST = 0.01
 """Plain decode steps that a drafted step costs at least: one layer and a head beside some 60 layers."""
 NOISE = 0.05
@@ -139,6 +142,17 @@ class Knowledge:
         low = max([1 + DRAFT_LEAST * setting.steps, *lows])
         return low, max(low, min(highs, default=float("inf")))
 
+    def cost_ground(self, batch: int, setting: Setting) -> str:
+        """Where the lower bound of r comes from, in words."""
+        measured, (low, _) = self.costs(batch), self.cost_bounds(batch, setting)
+        if not measured:
+            return f"nothing is measured at batch {batch}"
+        by = next((other for other, (least, _) in measured.items() if least >= low and _within(other, setting)), None)
+        if by is None:
+            return f"what is measured at batch {batch} says no more"
+        own = any(m.setting == by and m.batch == batch for m in self.own)
+        return f"{by.name}'s in {'this sweep' if own else '`[timing] table`'}"
+
     def accept_bounds(self, batch: int, setting: Setting) -> tuple[float, float]:
         measured = self.lengths(batch)
         if setting in measured:
@@ -195,14 +209,32 @@ def _within(one: Setting, other: Setting) -> bool:
 
 
 def decide(
-    setting: Setting, batches: Sequence[int], known: Knowledge, *, asked_for: bool, engine: str | None, bounds: Bounds | None = None
+    setting: Setting,
+    batches: Sequence[int],
+    known: Knowledge,
+    *,
+    asked_for: bool,
+    engine: str | None,
+    bounds: Bounds | None = None,
+    cpu: str = "",
 ) -> Candidate:
-    """Whether a setting gets a server now. asked_for: it was named, so that the model has no say. bounds: of another model, in place of `known`'s."""
+    """Whether a setting gets a server now.
+
+    asked_for: it was named, so that the model has no say. bounds: of another model, in place of `known`'s; no speedup is taken to lie above the
+    accept length over `choose.CHEAPEST`. cpu: why the server is taken to run on a CPU, as in `the launch line says --device cpu`; empty: it is not.
+    """
     if setting.off:
         return Candidate(setting, True, "the baseline")
-    if engine == "vllm" and not setting.chain:
+    if not possible(setting, engine):
         return Candidate(setting, False, "vLLM drafts chains")
-    found = {b: (bounds and bounds(b, setting)) or known.bounds(b, setting) for b in batches}
+    if cpu and not asked_for and setting.verified > CPU_NODES:
+        return Candidate(
+            setting, False, f"{setting.verified} nodes a pass are too many for a CPU ({cpu}); --settings {setting.name} has it"
+        )
+    other = {b: found for b in batches if bounds is not None and (found := bounds(b, setting)) is not None}
+    found = {
+        b: _below(other[b], known.accept_bounds(b, setting)[1] / CHEAPEST) if b in other else known.bounds(b, setting) for b in batches
+    }
     accept = known.accept(setting)
     if asked_for:
         return Candidate(setting, True, "asked for", accept, found)
@@ -210,11 +242,23 @@ def decide(
     batch = max(margin, key=lambda b: margin[b])
     best, speedup = known.best(batch)
     (_, high), (_, length), (cost, _) = found[batch], known.accept_bounds(batch, setting), known.cost_bounds(batch, setting)
-    what = f"at most {high:.2f}x at batch {batch} (accept length at most {length:.2f}, a cycle costs at least {cost:.2f} plain steps)"
-    if bounds is not None:
-        what = f"at most {high:.2f}x at batch {batch}"
+    why = f"accept length at most {length:.2f}"
+    if batch not in other:
+        why += f", a cycle costs at least {cost:.2f} plain steps: {known.cost_ground(batch, setting)}"
+    elif high < other[batch][1]:
+        why += f", and no cycle costs less than {CHEAPEST} plain steps"
+    what = f"{high:.2f}x at batch {batch} ({why})"
     if margin[batch] <= 1:
-        return Candidate(
-            setting, False, f"{what}, where {'off is 1' if best.off else f'{best.name} reached {speedup:.2f}x'}", accept, found
-        )
-    return Candidate(setting, True, f"could reach {high:.2f}x at batch {batch}", accept, found)
+        beaten = "off is 1" if best.off else f"{best.name} reached {speedup:.2f}x"
+        return Candidate(setting, False, f"at most {what}, where {beaten}", accept, found)
+    return Candidate(setting, True, f"could reach {what}", accept, found)
+
+
+def possible(setting: Setting, engine: str | None) -> bool:
+    """Whether the engine drafts it."""
+    return setting.chain or engine != "vllm"
+
+
+def _below(bounds: tuple[float, float], most: float) -> tuple[float, float]:
+    low, high = bounds
+    return min(low, most), min(high, most)

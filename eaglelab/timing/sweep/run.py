@@ -25,9 +25,9 @@ from eaglelab.timing.predict import Acceptance
 from eaglelab.timing.setting import Setting
 from eaglelab.timing.sweep.choose import setting_of
 from eaglelab.timing.sweep.command import Command, Template
-from eaglelab.timing.sweep.machine import machine
+from eaglelab.timing.sweep.machine import accelerated, machine
 from eaglelab.timing.sweep.measure import WARM_UP_TOKENS, asked, check_setting, measure, numbers, run_batch, same_text
-from eaglelab.timing.sweep.plan import Bounds, Candidate, Knowledge, auto_settings, decide
+from eaglelab.timing.sweep.plan import CPU_NODES, Bounds, Candidate, Knowledge, auto_settings, decide, possible
 from eaglelab.timing.sweep.report import SweepReport
 from eaglelab.timing.sweep.servers import (
     BOOT_SECONDS,
@@ -105,6 +105,14 @@ def ordered(settings: Sequence[Setting]) -> list[Setting]:
     return sorted(dict.fromkeys((Setting(0), *settings)), key=lambda s: (not s.off, not s.chain, s.verified, s.steps, s.topk))
 
 
+def on_cpu(template: Template) -> str:
+    """Why the server is taken to run on a CPU; empty where it is not."""
+    device = template.launch.given.get("device")
+    if isinstance(device, str) and device:
+        return "the launch line says --device cpu" if device == "cpu" else ""
+    return "" if accelerated() else "this machine has no accelerator"
+
+
 class Sweep:
     """One call. `plan` starts nothing."""
 
@@ -125,6 +133,7 @@ class Sweep:
         self.key = template.api_key or key
         self.notes = list(template.notes)
         self.settings = ordered(options.settings or auto_settings(template.engine))
+        self.cpu = on_cpu(template)
         self.candidates: dict[str, list[Candidate]] = {}
         self.started = 0
         template.check_environment([name for name, _ in options.environment])
@@ -139,7 +148,9 @@ class Sweep:
             )
             return lambda setting: None
         replay = ReplayedAcceptance(self.inv)
-        wanted = [s for s in self.settings if not s.off and (s.chain or self.template.engine != "vllm")]
+        wanted = [s for s in self.settings if not s.off and possible(s, self.template.engine)]
+        if self.cpu and self.options.settings is None:
+            wanted = [s for s in wanted if s.verified <= CPU_NODES]
         found: dict[Setting, Expected | None] = {}
         failed: dict[str, list[str]] = {}
         for group in ([s for s in wanted if s.chain], *([s] for s in wanted if not s.chain)):
@@ -181,7 +192,7 @@ class Sweep:
         return Knowledge(measured, self._before, {s: a / n for s, (a, n) in counted.items()}, self._accept)
 
     def _decide(self, setting: Setting, known: Knowledge) -> Candidate:
-        options = {"asked_for": self.options.settings is not None, "engine": self.template.engine, "bounds": self.bounds}
+        options = {"asked_for": self.options.settings is not None, "engine": self.template.engine, "bounds": self.bounds, "cpu": self.cpu}
         return decide(setting, self.options.batches, known, **options)
 
     # -- plan and run -------------------------------------------------------------------------------------------------------------
