@@ -611,14 +611,70 @@ def test_lines_that_say_nothing(line):
 
 def test_a_config_that_is_no_json_is_not_called_no_speculation(capsys):
     line = "vllm serve m --speculative-config '{method: eagle3}'"
-    assert look(line, "vllm==0.32.0").effective["starts"] is None
-    assert run(capsys, line, "--engine", "vllm==0.32.0")[1].startswith("vLLM 0.32.0: nothing of speculation is known")
+    told = look(line, "vllm==0.32.0")
+    assert told.effective["starts"] is False
+    assert [(f.id, f.status) for f in told.findings] == [("flags.value", Status.FAIL)]
+    assert run(capsys, line, "--engine", "vllm==0.32.0")[1].startswith("vLLM 0.32.0: does not start\n")
+    assert look(line, "vllm==0.6.0").effective["starts"] is None
+    assert run(capsys, line, "--engine", "vllm==0.6.0")[1].startswith("vLLM 0.6.0: nothing of speculation is known")
+    assert "flags.value" not in found("vllm serve m --speculative-config None", "vllm==0.32.0")
+    assert "flags.value" not in found('vllm serve m --speculative-config "$CONFIG"', "vllm==0.32.0")
 
 
 def test_bare_flags_are_read_and_said_to_be():
     told = look(f"--speculative-algorithm EAGLE3 --speculative-draft-model-path d {STORY}")
     assert told.effective["num_draft_tokens"] == 2
     assert "its flags are taken for those of SGLang 0.5.23" in {f.id: f for f in told.findings}["flags.line"].title
+
+
+def test_flags_as_one_pastes_them_say_what_they_would_become(capsys):
+    code, out, _ = run(capsys, STORY)  # no program, no algorithm, no --engine
+    assert code == 0
+    assert out.startswith("SGLang: nothing of speculation is known\n")
+    assert (
+        "[cannot tell] No --speculative-algorithm on it: a fragment? With EAGLE3 SGLang would draft 1 step with top-k 1 and verify 2 tokens"
+        in out
+    )
+    one = found(STORY)["flags.off"]
+    assert one.status is Status.CANNOT_TELL
+    assert one.title.endswith("would draft 1 step with top-k 1 and verify 2 tokens a pass, not the 16 of the line")
+    assert found(STORY, "sglang==0.4.5")["flags.off"].title.endswith("verify 16 tokens a pass")  # it does not override
+    assert found(TREE)["flags.off"].title.endswith("would draft 5 steps with top-k 4 and verify 8 tokens a pass")
+    assert "would not start: --speculative-eagle-topk without" in found("--speculative-eagle-topk 4 --tp 8")["flags.off"].title
+    served = found(f"sglang serve t {STORY}")["flags.off"]
+    assert served.status is Status.FAIL
+    assert "verify 2 tokens a pass, not the 16 of the line" in served.evidence
+
+
+def test_bare_flags_of_vllm_are_read_as_its_own(capsys):
+    config = json.dumps({"method": "eagle3", "model": "d", "num_speculative_tokens": 3})
+    code, out, _ = run(capsys, f"--speculative-config '{config}' --max-num-seqs 8")
+    assert code == 0
+    assert out.startswith("vLLM: num_speculative_tokens 3 (drafts 3, verifies 4), algorithm eagle3, max_running_requests 8\n    also: ")
+
+
+def test_the_first_line_is_what_decides(capsys):
+    lines = run(capsys, f"{BARE} {STORY}", "--engine", "sglang==0.5.23")[1].splitlines()
+    first = "num_steps 1, eagle_topk 1, num_draft_tokens 2 (asked: 16), algorithm EAGLE3, max_running_requests 48"
+    assert lines[0] == f"SGLang 0.5.23: {first}"
+    assert lines[1].startswith("    also: overlap_schedule True, ")
+    told = vllm(method="eagle3", model="d", num_speculative_tokens=3).findings[0]
+    assert told.title == "vLLM 0.32.0 takes the line as it is written; it drafts 3 and verifies 4 tokens a pass"
+
+
+@pytest.mark.parametrize(
+    ("engine", "status"),
+    [
+        ("sglang", Status.FAIL),
+        ("sglang==0.5.23", Status.FAIL),
+        ("sglang==0.5.6.post1", Status.FAIL),
+        ("sglang==0.5.10", Status.CANNOT_TELL),
+    ],
+)
+def test_a_word_that_no_version_takes_stops_the_parser(engine, status):
+    told = look(f"{BARE} {CHAIN} --no-such-thing", engine)
+    assert {f.id: f for f in told.findings}["flags.unknown"].status is status
+    assert told.effective["starts"] is (False if status is Status.FAIL else None)
 
 
 def test_a_call_in_python():

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 LOGGED = ("server_args=", "non-default args: ")
 """What SGLang and vLLM print of their settings at the start."""
+FIRST = ("num_steps", "eagle_topk", "num_draft_tokens", "algorithm", "max_running_requests")
+"""Effective settings that are read first."""
 
 
 def add(command: Callable[..., argparse.ArgumentParser]) -> None:
-    sub = command("flags", run, "the settings that a launch command really leads to, per engine version")
+    sub = command("flags", run, "the settings that a launch command really leads to, per engine version (exits 0 whatever it finds)")
     sub.add_argument("line", metavar="LINE", help="the server's launch command in quotes, a file that holds it, or a case")
     text = "sglang==0.5.23, vllm==0.32.0, ... (default: the case's, else the engine that the line starts, its newest version that was read)"
     sub.add_argument("--engine", metavar="ENGINE", help=text)
@@ -43,16 +46,23 @@ def run(args: argparse.Namespace) -> int:
 
 
 def settings(found) -> str:
-    """The effective settings in a line, with what was asked beside what is not as asked."""
-    parts = []
-    for name, value in found.effective.items():
-        if name != "starts" and value is not None:
-            asked = found.given.get(name)
-            parts.append(f"{name} {value}" + (f" (asked: {asked})" if asked not in (None, value) else ""))
-    starts = found.effective["starts"]
-    known = starts is not None or found.effective["algorithm"] is not None
-    parts = ["nothing of speculation is known"] if not known else parts if found.effective["algorithm"] else ["no speculation"]
-    return ("does not start; " if starts is False else "") + ", ".join(parts)
+    """The effective settings, what decides in the first line and the rest in a second, with what was asked beside what is not as asked."""
+    starts, effective = found.effective["starts"], dict(found.effective)
+    if effective["algorithm"] is None:
+        return {False: "does not start", True: "no speculation", None: "nothing of speculation is known"}[starts]
+    begins = "does not start; " if starts is False else ""
+    first = [_setting(found, name) for name in FIRST]
+    if found.engine.name == "vllm":
+        steps = effective["num_steps"]
+        first[:3] = [None if steps is None else f"num_speculative_tokens {steps} (drafts {steps}, verifies {steps + 1})"]
+    rest = [_setting(found, name) for name in effective if name not in (*FIRST, "starts")]
+    lines = [", ".join(part for part in parts if part) for parts in (first, rest)]
+    return begins + "\n    also: ".join(line for line in lines if line)
+
+
+def _setting(found, name: str) -> str | None:
+    value, asked = found.effective[name], found.given.get(name)
+    return None if value is None else f"{name} {value}" + (f" (asked: {asked})" if asked not in (None, value) else "")
 
 
 def inputs(args: argparse.Namespace):
@@ -77,10 +87,20 @@ def inputs(args: argparse.Namespace):
     if engine is None:
         if launch.engine is None and not launch.arguments:
             raise ValueError("the launch line is empty; give the whole command in quotes, or a file that holds it")
-        if launch.engine is None:
+        name = launch.engine or bare(launch.given)
+        if name is None:
             raise ValueError("the line names no server of SGLang or vLLM that is known here; say which it is: --engine sglang==VERSION")
-        engine = parse_engine(launch.engine)
+        engine = parse_engine(name)
     return launch, engine, target, drafter
+
+
+def bare(given: Mapping[str, Any]) -> str | None:
+    """The engine whose speculative flags stand on a line without a program."""
+    from eaglelab.engines.launch import SGLANG_NAMES, VLLM_CONFIG_FLAGS, VLLM_SHORT_FLAGS
+
+    own = {"sglang": {*SGLANG_NAMES}, "vllm": {*VLLM_CONFIG_FLAGS, *VLLM_SHORT_FLAGS}}
+    found = [engine for engine, names in own.items() if any(flag.partition(".")[0] in names for flag in given)]
+    return found[0] if len(found) == 1 else None
 
 
 def text_of(line: str) -> str:

@@ -74,9 +74,10 @@ def advice(report: TraceReport) -> str:
     shares = {Phase(p): float(s) for p, s in zip(report.phases["phase"], report.phases["share"], strict=True)}
     largest = max(shares, key=shares.__getitem__)
     texts = {phase: text for phase, (_, text) in CAUSES.items()} | LOOK
-    told = f"{largest} takes most ({shares[largest]:.1%}). {texts[largest]}"
+    told = f"{largest} takes most ({shares[largest]:.1%})."
     if report.device == "cpu":
-        return f"{told} On a GPU the shares are others: work of a drafter or of many tokens is dearer on a CPU."
+        return f"{told} On a CPU every verified token costs its own work: before you change a setting, record on the GPU that serves."
+    told += f" {texts[largest]}"
     next_ = max((p for p, (limit, _) in CAUSES.items() if p is not largest and shares[p] >= limit), key=shares.__getitem__, default=None)
     return told if next_ is None else f"{told} Then {next_} ({shares[next_]:.1%}): {texts[next_]}"
 

@@ -94,7 +94,7 @@ def parse_launch(line: str) -> Launch:
     if engine and not call and isinstance(given.get("config"), str):
         problems.append(f"the flags in {given['config']} (--config) are not read")
     names = {"sglang": SGLANG_NAMES, "vllm": VLLM_NAMES}.get(engine, {})
-    settings = _vllm_speculative_config(given, problems) if engine == "vllm" else {}
+    settings = vllm_speculative_config(given, problems) if engine == "vllm" else {}
     known: dict[str, Any] = {}
     for flag, value in (settings if engine == "vllm" else given).items():
         name = names.get(flag)
@@ -244,7 +244,7 @@ def _flags(words: list[str]) -> dict[str, Any]:
     return given
 
 
-def _vllm_speculative_config(given: dict[str, Any], problems: list[str]) -> dict[str, Any]:
+def vllm_speculative_config(given: dict[str, Any], problems: list[str]) -> dict[str, Any]:
     """`--speculative-config '{json}'`, or vLLM's dotted spelling `--speculative-config.method eagle3`."""
     settings: dict[str, Any] = {}
     for name, value in given.items():

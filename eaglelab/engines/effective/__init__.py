@@ -59,7 +59,7 @@ def audit(
     given, effective, found = READERS[engine.name](launch, engine, target_config, draft_config, running, graphs)
     if not _about(launch, engine):
         effective, found = dict.fromkeys(effective), []
-    findings = [*_line(launch, engine), *found]
+    findings = [*_line(launch, engine, found), *found]
     if not any(f.status in (Status.FAIL, Status.CANNOT_TELL) for f in findings):
         findings.append(_nothing(engine, given, effective))
     return FlagAudit(engine, given | {"flags": dict(launch.given), "env": dict(launch.env)}, effective, tuple(by_severity(findings)))
@@ -73,8 +73,8 @@ def _about(launch: Launch, engine: Engine) -> bool:
     return launch.engine == engine.name or (launch.engine is None and bool(launch.given))
 
 
-def _line(launch: Launch, engine: Engine) -> list[Finding]:
-    """What of the line could not be read, or is another engine's."""
+def _line(launch: Launch, engine: Engine, said: list[Finding]) -> list[Finding]:
+    """What of the line could not be read, or is another engine's. said: what the engine's own checks say already."""
     found = []
     if launch.engine is not None and launch.engine != engine.name:
         found.append(
@@ -90,6 +90,8 @@ def _line(launch: Launch, engine: Engine) -> list[Finding]:
         )
     # Numbers that are none are said again below, by what the engine makes of them.
     problems = [p for p in launch.problems if " on the launch line is " not in p]
+    if launch.engine == engine.name == "vllm":
+        problems = [p for p in problems if not any(f.id == "flags.value" and f"{p.split()[0]} is no JSON" in f.title for f in said)]
     if launch.engine is None and launch.given:
         problems = [p for p in problems if "names no server" not in p]
         problems.append(f"it starts no server that is known here; its flags are taken for those of {engine.title}")
@@ -113,6 +115,12 @@ def _nothing(engine: Engine, given: Mapping[str, Any], effective: Mapping[str, A
     names = ("num_steps", "eagle_topk", "num_draft_tokens", "max_running_requests")
     own = [f"{name} {effective[name]}" for name in names if effective[name] is not None and given.get(name) is None]
     adds = f"; not on it and in force: {', '.join(own)}" if own else ""
+    if engine.name == "vllm":  # a chain has no top-k, and its draft tokens follow
+        adds = (
+            f"; it drafts {effective['num_steps']} and verifies {effective['num_draft_tokens']} tokens a pass"
+            if effective["num_steps"]
+            else ""
+        )
     shown = [f"{name} {value}" for name, value in effective.items() if value is not None and name != "starts"]
     return Finding(
         "flags.effective",

@@ -15,7 +15,7 @@ from eaglelab.outside_json import text_part
 
 from . import options
 from .given import Given, as_written
-from .rules import Rules, neighbours, table
+from .rules import Rules, neighbours, table, was_read
 from .sglang import CHAIN, EAGLES, FAMILY, SPEC_V2, TOKENS, Resolved, attention_dp, resolve, tree_nodes
 
 ASKED = {
@@ -79,7 +79,7 @@ def read(
     line = Line(engine, rules, given, resolved, architecture, None if target is None else text_part(target), drafter, running, graphs)
     findings = [*_version(line, near), *(finding for check in CHECKS for finding in check(line))]
     refused = resolved.stop is not None or any(f.id in REFUSALS and f.status is Status.FAIL for f in findings)
-    open_ = any(f.id in REFUSALS for f in findings)
+    open_ = any(f.id in REFUSALS or (f.id == "flags.off" and f.status is Status.CANNOT_TELL) for f in findings)
     asked = {name: given.flags.get(option) for name, option in ASKED.items()}
     asked |= {name: _number(value) for name, value in asked.items() if name != "algorithm"}
     return asked, resolved.values | {"starts": False if refused else None if open_ else True}, findings
@@ -114,11 +114,10 @@ def option(name: str) -> str:
 
 def _version(s: Line, near: tuple[str, ...]) -> Iterator[Finding]:
     """A version that nobody read: the nearest one speaks for it, and whether the other neighbour says the same."""
-    version = s.engine.version
-    if version is None:
+    if s.engine.version is None:
         yield _no_version(s)
         return
-    if len(near) == 1 and version.split("+")[0].split(".post")[0] == near[0]:
+    if was_read(s.engine):
         return
     other = [_in_version(s, v) for v in near[1:]]
     differ = sorted(k for r in other for k in r.values if r.values[k] != s.values[k] or bool(r.stop) != bool(s.resolved.stop))
@@ -170,20 +169,23 @@ def _open_ended(s: Line) -> bool:
 
 
 def unknown_options(s: Line) -> Iterator[Finding]:
-    """Words that the version's parser does not take: it stops at them."""
+    """Words that the version's parser does not take: it stops at them. Without a version: those that no version takes that was read."""
     if s.given.known is None:
         return
-    removed, exact = s.rules.get("removed"), s.rules.version == s.engine.version
+    removed, read = s.rules.get("removed"), table()["read"]["sglang"]
+    others = [] if s.engine.version else [Given(s.given.launch, options.options(s.engine, v)) for v in read[:-1]]
     for written, meant in s.given.meanings.items():
         if meant.name is not None:
             continue
         instead = removed["names"].get(written) if removed else None
         close = instead or options.nearest(written, s.given.known)
         several = f"it could be {' or '.join('--' + name for name in meant.could_be[:4])}" if meant.could_be else "it has no such option"
-        say = s.fail if exact else s.ask
+        nowhere = bool(others) and all(one.meanings[written].name is None for one in others)
+        say = s.fail if nowhere or was_read(s.engine) else s.ask
+        also = f", nor does any that was read, from {read[0]} on" if nowhere else ""
         yield say(
             "unknown",
-            f"SGLang {s.rules.version} does not take {option(written)}: {several}",
+            f"SGLang {s.rules.version} does not take {option(written)}: {several}{also}",
             None,
             as_written(written, s.given.launch.given[written]),
             f"All options of SGLang {s.rules.version} were looked up in its wheel; its parser stops at a word that is none of them",
@@ -240,16 +242,40 @@ def _chain(s: Line) -> str:
 def off(s: Line) -> Iterator[Finding]:
     """Speculative flags, or a drafter, without an algorithm: the engine serves without speculation."""
     flags = [n for n in s.given.flags if n.startswith("speculative_")]
-    meant = flags or s.drafter is not None
-    if s.resolved.stop is None and s.algorithm is None and meant and s.given.launch.given and not _open_ended(s):
+    claim = " ".join(map(option, flags))[:300] or "no speculative flags; there is a drafter"
+    if s.resolved.stop is not None or s.algorithm is not None or s.given.has("speculative_algorithm") or not s.given.launch.given:
+        return
+    if _open_ended(s):  # also where the line names no program
+        if flags:
+            title = f"No --speculative-algorithm on it: a fragment? {_with_eagle3(s)}"
+            evidence = f"Without the algorithm's name {s.title} would serve without speculation"
+            yield s.ask("off", title, None, claim, evidence, "Give the whole line, or add --speculative-algorithm EAGLE3.")
+    elif flags or s.drafter is not None:
         yield s.fail(
             "off",
             f"{s.title} serves without speculation: the line names no --speculative-algorithm",
             None,
-            " ".join(map(option, flags))[:300] or "no speculative flags; there is a drafter",
-            "Without the algorithm's name no drafter is loaded and the other speculative flags are not looked at",
+            claim,
+            "Without the algorithm's name no drafter is loaded and the other speculative flags are not looked at"
+            + (f". {_with_eagle3(s)}" if flags else ""),
             "Add --speculative-algorithm EAGLE3.",
         )
+
+
+def _with_eagle3(s: Line) -> str:
+    """What the line's steps, top-k and draft tokens would become."""
+    given = Given(s.given.launch, s.given.known)
+    given.flags["speculative_algorithm"] = "EAGLE3"
+    found, asked = resolve(given, s.rules, s.architecture), given.whole(TOKENS)
+    steps, topk, tokens = found.chain
+    if found.stop is not None:
+        return f"With EAGLE3 {s.title} would not start: {found.stop.title}"
+    if steps is None or topk is None:
+        return f"With EAGLE3 steps, top-k and draft tokens cannot be told: {found.open}"
+    drafts = f"With EAGLE3 {s.title} would draft {steps} step{'s' * (steps != 1)} with top-k {topk}"
+    if tokens is None:
+        return f"{drafts}; the draft tokens are not given and have no default"
+    return f"{drafts} and verify {tokens} tokens a pass" + (f", not the {asked} of the line" if asked not in (None, tokens) else "")
 
 
 def algorithm(s: Line) -> Iterator[Finding]:

@@ -6,19 +6,20 @@ vLLM drafts chains: top-k is 1, and `num_speculative_tokens` K makes K + 1 token
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from eaglelab.engines.conventions import Engine
-from eaglelab.engines.launch import VLLM_SHORT_FLAGS, Launch
+from eaglelab.engines.launch import VLLM_CONFIG_FLAGS, VLLM_SHORT_FLAGS, Launch, vllm_speculative_config
 from eaglelab.engines.shell import Raw
 from eaglelab.findings import Finding, Status
 
 from . import options
 from .given import Given, as_written
 from .on_sglang import is_eagle3
-from .rules import neighbours, table
+from .rules import neighbours, table, was_read
 
 KEYS = (
     "algorithm",
@@ -76,7 +77,8 @@ def read(
     version = neighbours(engine)[0]
     mine = launch if launch.engine in (None, "vllm") else Launch()
     given = Given(mine, options.options(engine, version))
-    settings = {key.replace("-", "_"): value for key, value in mine.settings.items()}
+    told = mine.settings if mine.engine else vllm_speculative_config(mine.given, [])  # bare flags, without a program
+    settings = {key.replace("-", "_"): value for key, value in told.items()}
     line = Line(engine, given, settings, _values(given, settings, drafter), drafter, running, graphs)
     findings = [*_version(engine, version), *(finding for check in CHECKS for finding in check(line))]
     refused = any(f.id in REFUSALS and f.status is Status.FAIL for f in findings)
@@ -171,7 +173,7 @@ def _graph_sizes(given: Given) -> list[int] | None:
 
 
 def _version(engine: Engine, version: str) -> Iterator[Finding]:
-    if engine.version != version:
+    if not was_read(engine):
         title = "No version is given" if engine.version is None else f"{engine.title} was not read"
         evidence = "Options and keys of the speculative config differ between versions."
         then = "Compare with what the server logs at its start (speculative_config=…)."
@@ -190,7 +192,7 @@ def unknown_options(s: Line) -> Iterator[Finding]:
             continue
         instead = removed.get(written) or options.nearest(written, s.given.known)
         evidence = "All options of vLLM 0.32.0 were looked up; its parser stops at a word that is none of them"
-        say = s.fail if s.engine.version == "0.32.0" else s.ask
+        say = s.fail if was_read(s.engine) else s.ask
         yield say(
             "unknown",
             f"vLLM 0.32.0 does not take --{written.replace('_', '-')}" + (": an option of earlier versions" if written in removed else ""),
@@ -203,6 +205,24 @@ def unknown_options(s: Line) -> Iterator[Finding]:
 def values(s: Line) -> Iterator[Finding]:
     for text in s.given.refused.values():
         yield s.fail("value", f"{s.engine.title} does not start: {text}", text, "The parser stops at it", "Mend the value.")
+    say = s.fail if was_read(s.engine) else s.ask
+    for name in VLLM_CONFIG_FLAGS:
+        value = s.given.launch.given.get(name)
+        if value is not None and not isinstance(value, (Raw, dict)) and not _json(value):
+            flag = f"--{name.replace('_', '-')}"
+            evidence, then = "The parser reads the value as JSON and stops where it is none", "Write it as JSON, in single quotes."
+            title = f"{s.engine.title} does not start: {flag} is no JSON"
+            yield say("value", title, as_written(name, value), evidence, then, "engine/arg_utils.py:1826")
+
+
+def _json(value: Any) -> bool:
+    """Whether the parser takes it (engine/arg_utils.py:172-184): JSON, nothing, or None."""
+    try:
+        if value not in ("", "None"):
+            json.loads(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def keys(s: Line) -> Iterator[Finding]:

@@ -40,6 +40,11 @@ def neighbours(engine: Engine) -> tuple[str, ...]:
     return (below, above) if _distance(wanted, Version(below)) <= _distance(Version(above), wanted) else (above, below)
 
 
+def was_read(engine: Engine) -> bool:
+    """Whether this very version was read; builds (`+cu129`) and post-releases of it count."""
+    return engine.version is not None and engine.version.split("+")[0].split(".post")[0] == neighbours(engine)[0]
+
+
 def _distance(newer: Version, older: Version) -> tuple[int, int, int]:
     return (newer.major - older.major, abs(newer.minor - older.minor), abs(newer.micro - older.micro))
 
