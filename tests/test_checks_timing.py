@@ -289,6 +289,22 @@ def test_what_is_called_a_gain_is_one_that_is_told(case):
     assert worth.title.startswith("Speculation pays: 2-1-3 is 1.20 times as fast")
 
 
+def test_a_noisy_winner_hides_no_sure_one(case):
+    rows = "".join(f"1,0,{b}\n1,3,{t}\n" for b, t in ((90, 110), (89, 111), (91, 109))) + "1,2,100\n1,2,130\n"
+    best = only(case(table="batch,steps,tok_s\n" + rows, launch=LINE.format(3, 4)), "cost.setting")["cost.setting"]
+    assert best.status is Status.PASS
+    assert "3-1-4 1.22 x (1.19 to 1.25) is faster than off; 2-1-3 1.28 x may be better, not told" in best.title
+
+
+def test_a_speedup_above_the_accept_length_is_no_gain(case):
+    head = "batch,steps,tok_s,accept_length\n1,0,88.8,\n"
+    alone = only(case(table=head + "1,2,940,2.05\n"), "cost.worth", "cost.setting")
+    assert alone["cost.worth"].status is alone["cost.setting"].status is Status.CANNOT_TELL
+    assert alone["cost.worth"].title.endswith("2-1-3 is 10.59 times as fast at batch 1 with accept length 2.05, more than can be")
+    beside = only(case(table=head + "1,2,940,2.05\n1,3,110,2.2\n"), "cost.worth")["cost.worth"]
+    assert beside.title.startswith("Speculation pays: 3-1-4 is 1.24 times")
+
+
 def test_a_table_without_batch_sizes_names_none(case):
     inv = case(table="steps,tok_s,accept_length\n0,100,\n3,150,2.5\n", launch=LINE.format(2, 3))
     worth = only(inv, "cost.worth")["cost.worth"]

@@ -27,7 +27,7 @@ from eaglelab.timing.intervals import ratio_of_repeats, t95
 from eaglelab.timing.measured import Measured, MeasuredTable, read_measured
 from eaglelab.timing.predict import chain_acceptance, measured_acceptance, predict, recommend
 from eaglelab.timing.setting import Setting
-from eaglelab.timing.step_time import Collectives, fit, leave_one_out
+from eaglelab.timing.step_time import Collectives, PassTime, fit, leave_one_out
 from eaglelab.timing.trace import read_trace
 from eaglelab.timing.traced import collectives_of, shares_of
 from eaglelab.timing.what_if import Cycle, accept_longer, lm_head_share, smaller_vocabulary, verify_faster
@@ -393,10 +393,97 @@ def test_recommendations_of_single_runs_name_the_best_and_no_interval():
     (one,) = recommend(MeasuredTable((made(1, OFF, 88.8), made(1, Setting(2), 94.0, 2.05), made(1, Setting(3), 90.0, 2.2))))
     assert (one.best.name, one.runner_up.name, one.over_off) == ("2-1-3", "3-1-4", "no interval")
     assert one.gain == pytest.approx(0.0586, abs=1e-4)
-    assert one.text == "batch 1: 2-1-3 1.06 x, without an interval; next 3-1-4 1.01 x"
+    assert one.text == "batch 1: 2-1-3 1.06 x, without an interval; too close to tell from 3-1-4 1.01 x"
     (slow,) = recommend(MeasuredTable((made(1, OFF, 100), made(1, Setting(2), 94.0, 2.05))))
     assert (slow.best.name, slow.gain, slow.over_off) == ("off", 0, "no interval")
     assert "off; the next best, 2-1-3 0.94 x, is slower, but without an interval: repeat the runs" in slow.text
+
+
+@pytest.mark.parametrize(
+    ("speeds", "best", "said"),
+    [
+        ({2: 102, 3: 80}, "2-1-3", "2-1-3 1.02 x, without an interval: too close to off to tell"),
+        ({2: 98}, "off", "off; the next best, 2-1-3 0.98 x, is too close to tell without an interval: repeat the runs"),
+        ({2: 120, 3: 110}, "2-1-3", "2-1-3 1.20 x, without an interval; next 3-1-4 1.10 x"),
+    ],
+)
+def test_single_runs_within_5_per_cent_are_too_close_to_tell(speeds, best, said):
+    (one,) = recommend(MeasuredTable((made(1, OFF, 100), *(made(1, Setting(k), t, 1.9) for k, t in speeds.items()))))
+    assert (one.best.name, one.over_off, one.text) == (best, "no interval", f"batch 1: {said}")
+    assert one.too_close == ("too close" in said)
+
+
+NOISY = (*(made(1, OFF, t) for t in (90, 89, 91)), *(made(1, Setting(3), t) for t in (110, 111, 109)))
+
+
+def test_a_noisy_winner_hides_no_sure_one():
+    (one,) = recommend(MeasuredTable((*NOISY, made(1, Setting(2), 100), made(1, Setting(2), 130))))
+    assert (one.best.name, one.over_off, one.runner_up.name, one.over_runner_up) == ("3-1-4", "clear", "2-1-3", "cannot tell")
+    assert one.text == "batch 1: 3-1-4 1.22 x (1.19 to 1.25) is faster than off; 2-1-3 1.28 x may be better, not told"
+
+
+def test_the_example_names_what_is_surely_faster():
+    """By hand from the six repeats of a batch size: the pooled scatter leaves 2-1-3 (and at batch 4 1-1-2) open, 3-1-4 not."""
+    one, four = recommend(read_measured(Path(__file__).parents[1] / "data" / "example" / "engine" / "vllm-sweep.csv"))
+    assert (one.best.text, four.best.text) == ("3-1-4 1.25 x (1.17 to 1.34)", "3-1-4 1.20 x (1.16 to 1.24)")
+    assert (one.over_off, four.over_off) == ("clear", "clear")
+    assert (one.runner_up.name, four.runner_up.name) == ("2-1-3", "1-1-2")
+
+
+def test_a_speedup_above_the_accept_length_is_not_recommended():
+    """940 for 94 tok/s: r is 2.05 * 88.8 / 940 = 0.19."""
+    table = MeasuredTable((made(1, OFF, 88.8), made(1, Setting(2), 940, 2.05), made(1, Setting(3), 110, 2.2)))
+    report = cost_report(table)
+    (one,) = report.recommendations
+    assert one.best.name == "3-1-4"
+    assert [o.name for o in one.impossible] == ["2-1-3"]
+    assert "not weighed, since it cannot be: 2-1-3 10.59 x" in one.text
+    (note,) = [n for n in report.notes if "cannot be in a clean comparison" in n]
+    assert note.startswith("batch 1, 2-1-3: 10.59 x at accept length 2.05")
+    assert "0.19 plain decode steps" in note
+    assert "swapped numbers" in note
+    assert report.fits[0].rows == fit(MeasuredTable((table.rows[0], table.rows[2]))).rows
+    assert not any("2-1-3" in w.name for w in report.what_if)
+    alone = cost_report(MeasuredTable(table.rows[:2]))
+    assert (alone.recommendations[0].best.name, alone.recommendations[0].over_off, alone.fits) == ("off", "cannot tell", ())
+    assert "cannot tell; not weighed" in alone.recommendations[0].text
+    just = cost_report(MeasuredTable((made(1, OFF, 100), made(1, Setting(2), 200, 1.81))))  # r 0.905
+    assert just.recommendations[0].best.name == "2-1-3"
+
+
+@pytest.mark.parametrize(("value", "best"), [(1.01, "off"), (1.049, "off"), (1.06, "2-1-3")])
+def test_a_prediction_without_an_interval_leads_off_only_beyond_5_per_cent(value, best):
+    """Of a table that the model fits exactly: the base is 4 + 0.5 + 0.2, the time of 2 steps 8 ms."""
+    table = table_of(batches=(1,))
+    time, base = true_ms(1, Setting(2)), true_ms(1, OFF)
+    length = value * time / base
+    slow = replace(table, rows=tuple(m for m in table.rows if m.setting.off))
+
+    def told(s):
+        return Expected(length, length, length, "made up") if s == Setting(2) else None
+
+    model = SimpleNamespace(predict=lambda b, s: PassTime(true_ms(b, s), true_ms(b, s)), assumption="exact")
+    (one,) = recommend(slow, model, told)
+    assert one.best.name == best
+    assert (one.over_off, one.too_close) == ("no interval", best == "off")
+    if best == "off":
+        assert one.text.endswith(
+            f"off; the next best, 2-1-3 {value:.2f} x, predicted, not run, is too close to tell without an interval: repeat the runs"
+        )
+        assert [o.name for o in one.not_ruled_out] == ["2-1-3"]
+
+
+def test_what_was_not_run_is_said_once():
+    model = SimpleNamespace(predict=lambda b, s: PassTime(10.0, 10.0), assumption="exact")
+    (one,) = recommend(MeasuredTable((made(1, OFF, 100),)), model, chain_acceptance([0.5, 0.2]))
+    assert one.text == "batch 1: 2-1-3 1.70 x, without an interval; next 1-1-2 1.50 x; both predicted, not run"
+
+
+def test_throughput_that_falls_with_the_batch_is_asked_about():
+    rows = (made(1, OFF, 100), made(4, OFF, 80), made(1, Setting(3), 130, 2.0), made(4, Setting(3), 90, 2.0), made(8, OFF, 79))
+    (note,) = [n for n in cost_notes(MeasuredTable(rows)) if "is it of one request?" in n]
+    assert "off 100 at batch 1, 80 at batch 4; 3-1-4 130 at batch 1, 90 at batch 4)" in note
+    assert not any("one request" in n for n in cost_notes(MeasuredTable((made(1, OFF, 100), made(4, OFF, 98), made(8, OFF, 700)))))
 
 
 @pytest.mark.parametrize(

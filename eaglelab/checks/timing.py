@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from eaglelab.findings import Finding, Status, few
 from eaglelab.investigation import Investigation, NotGiven
-from eaglelab.timing.cost import CostRow
+from eaglelab.timing.cost import ONE_RUN, CostRow, impossible_text
 from eaglelab.timing.phases import COLUMNS, Phase
-from eaglelab.timing.predict import CLEAR, MEASURED, NO_INTERVAL, ONE_RUN, Recommendation
+from eaglelab.timing.predict import CANNOT_TELL, CLEAR, MEASURED, NO_INTERVAL, Recommendation
 from eaglelab.timing_case import METRICS, TABLE, TRACE, TimingCase
 
 if TYPE_CHECKING:
@@ -269,7 +269,10 @@ def worth(inv: Investigation) -> Iterator[Finding]:
         )
         return
     served = [r for r in rows if r.measured.setting == side.setting]
-    own = served or rows
+    own = [r for r in served or rows if not r.impossible]
+    if not own:
+        yield _impossible(served or rows)
+        return
     loses = [r for r in own if (r.speedup_interval[1] if r.speedup_interval else r.speedup * (1 + ONE_RUN)) < 1]
     wins = [r for r in own if (r.speedup_interval[0] if r.speedup_interval else r.speedup / (1 + ONE_RUN)) > 1]
     shown = sorted(own, key=lambda r: (r.measured.batch, -r.speedup))
@@ -288,6 +291,7 @@ def worth(inv: Investigation) -> Iterator[Finding]:
     slower = sorted({r.measured.batch for r in loses} - {r.measured.batch for r in own if r not in loses})
     if wins and slower:
         title += f"; slower at batch {few([str(b) for b in slower], 5)}"
+    shown += [r for r in served or rows if r.impossible]
     unserved = "" if served or side.setting is None else f"The server runs {side.setting.name}, which was not measured beside a baseline. "
     yield Finding(
         "cost.worth",
@@ -297,6 +301,20 @@ def worth(inv: Investigation) -> Iterator[Finding]:
         evidence=unserved + "; ".join(_row(r) for r in shown[:8]) + ".",
         numbers={"rows": [r.to_json() for r in shown]},
         next="The setting to use is in the finding cost.setting." if loses else "",
+    )
+
+
+def _impossible(rows: list[CostRow]) -> Finding:
+    """All that was measured is faster than its accept length allows."""
+    worst = max(rows, key=lambda r: r.speedup / r.measured.accept_length)
+    return Finding(
+        "cost.worth",
+        f"Whether speculation pays cannot be told: {worst.measured.setting.name} is {worst.speedup:.2f} times as fast at {_batch(worst)} with accept "
+        f"length {worst.measured.accept_length:.2f}, more than can be",
+        Status.CANNOT_TELL,
+        evidence="; ".join(impossible_text(r.speedup, r.measured.accept_length) for r in rows[:4]) + ".",
+        numbers={"rows": [r.to_json() for r in rows]},
+        next="Measure both right after each other, with the same prompts, flags and load.",
     )
 
 
@@ -368,7 +386,7 @@ def setting(inv: Investigation) -> Iterator[Finding]:
 def _status(found: Recommendation, side: TimingCase) -> Status:
     if found.over_off not in (CLEAR, NO_INTERVAL):
         return Status.CANNOT_TELL
-    if found.over_off == NO_INTERVAL and not found.best.setting.off and found.gain < ONE_RUN:
+    if found.too_close:
         return Status.CANNOT_TELL
     running = next((o for o in found.outlooks if o.setting == side.setting and o.source == MEASURED), None)
     if running is None or running.setting == found.best.setting or found.best.source != MEASURED:
@@ -392,6 +410,7 @@ def _more(found: tuple[Recommendation, ...]) -> str:
     open_ = [o.name for r in found for o in r.not_ruled_out]
     if open_:
         return f"Not ruled out and not run: {few(list(dict.fromkeys(open_)), 4)}. `eaglelab sweep CASE` runs what could win."
-    if any(r.over_off not in (CLEAR,) for r in found):
+    doubts = [r.runner_up for r in found if r.runner_up is not None and r.over_runner_up == CANNOT_TELL]
+    if any(r.over_off != CLEAR for r in found) or any(o.source == MEASURED for o in doubts):
         return "Repeat the runs (`eaglelab sweep CASE --repeats 3`): the intervals hang on it."
     return ""

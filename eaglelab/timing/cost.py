@@ -11,12 +11,19 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from eaglelab.timing.errors import TimingError
 from eaglelab.timing.intervals import Interval, ratio_of_repeats
 from eaglelab.timing.measured import Measured, MeasuredTable
 from eaglelab.timing.setting import Setting
+
+ONE_RUN = 0.05
+"""By how much a single run's throughput may be off: what lies within it of another is not told from it."""
+CHEAPEST = 0.9
+"""A cycle verifies at least one token, which a plain step computes too: a cost below this many plain steps is of something else that differs."""
+CAUSES = "a typo, swapped numbers, or a baseline of another workload, machine or engine"
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,11 @@ class CostRow:
     baseline_range: Interval | None = None
     speedup_interval: Interval | None = None
     """95 %, from the repeats of the setting, the baseline or both; None where nothing was repeated."""
+
+    @property
+    def impossible(self) -> bool:
+        """A speedup above what the accept length allows in a clean comparison."""
+        return self.r is not None and self.r < CHEAPEST
 
     def to_json(self) -> dict[str, Any]:
         m = self.measured
@@ -99,6 +111,14 @@ def two_numbers(tok_s: float, accept_length: float, baseline_tok_s: float, batch
     return TwoNumbers(r, r, tok_s / baseline_tok_s, 1000 * batch * accept_length / tok_s, 1000 * batch / baseline_tok_s)
 
 
+def impossible_text(speedup: float, accept_length: float) -> str:
+    """Why a speedup above the accept length is none."""
+    return (
+        f"{speedup:.2f} x at accept length {accept_length:.2f} cannot be in a clean comparison: a cycle would cost {accept_length / speedup:.2f} plain "
+        f"decode steps, though it verifies at least one token; {CAUSES}"
+    )
+
+
 def runs_of(table: MeasuredTable) -> dict[tuple[str, int, Setting], list[Measured]]:
     """Repeats together: (group, batch, setting) -> its runs, in order of batch and setting; off included."""
     found: dict[tuple[str, int, Setting], list[Measured]] = {}
@@ -121,6 +141,14 @@ def cost_rows(table: MeasuredTable) -> tuple[CostRow, ...]:
     """One row a group, batch size and speculated setting. Baselines of other batch sizes are never put in place of a missing one."""
     return tuple(
         _row(runs, table.baselines(batch, runs[0].place)) for (_, batch, setting), runs in runs_of(table).items() if not setting.off
+    )
+
+
+def possible(table: MeasuredTable) -> MeasuredTable:
+    """The table without the runs of settings that are impossible (`CostRow.impossible`)."""
+    wrong = {(c.measured.group, c.measured.batch, c.measured.setting) for c in cost_rows(table) if c.impossible}
+    return (
+        replace(table, rows=tuple(m for m in table.rows if m.setting.off or (m.group, m.batch, m.setting) not in wrong)) if wrong else table
     )
 
 
@@ -164,6 +192,32 @@ def cost_notes(table: MeasuredTable) -> tuple[str, ...]:
         )
     if rows and not any(row.speedup_interval for row in rows):
         notes.append("every setting was run once: ratios come without an interval; three repeats of each would give one")
+    for row in rows:
+        if row.impossible:
+            at = f"batch {row.measured.batch}, " if row.measured.batch_told else ""
+            said = impossible_text(row.speedup, row.measured.accept_length)
+            notes.append(f"{at}{row.measured.setting.name}: {said}; neither recommended nor fitted")
+    notes += _falling(table)
     if not rows:
         notes.append("the table holds no speculated setting: nothing to compare")
     return tuple(notes)
+
+
+def _falling(table: MeasuredTable) -> list[str]:
+    """Where all requests together get less at a larger batch size, as where the throughput is of one of them."""
+    by: dict[tuple[str, Setting], list[Measured]] = {}
+    for (group, _, setting), runs in runs_of(table).items():
+        if runs[0].batch_told:
+            by.setdefault((group, setting), []).append(median_run(runs))
+    found = []
+    for (_, setting), rows in by.items():
+        for small, large in pairwise(rows):
+            if large.tok_s * (1 + ONE_RUN) < small.tok_s:
+                found.append(f"{setting.name} {small.tok_s:.4g} at batch {small.batch}, {large.tok_s:.4g} at batch {large.batch}")
+    if not found:
+        return []
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return [
+        f"tok_s is lower at a larger batch size ({'; '.join(found[:3])}{more}): expected is the sum of all requests; is it of one request? "
+        "A column tok_s_per_user is multiplied by the batch"
+    ]

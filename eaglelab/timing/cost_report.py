@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from eaglelab.timing.cost import CostRow, cost_notes, cost_rows
+from eaglelab.timing.cost import CostRow, cost_notes, cost_rows, possible
 from eaglelab.timing.errors import TimingError
 from eaglelab.timing.experts import Experts
 from eaglelab.timing.measured import MeasuredTable
@@ -64,10 +64,13 @@ def cost_report(
     if collectives is not None:
         collectives, said = _collectives(table, collectives)
         notes.append(said)
+    sound = possible(table)
     for group in groups(table):
-        model = fit(table, group, experts=experts, collectives=collectives)
-        tried = [leave_one_out(table, group, experts=e, collectives=collectives) for e in dict.fromkeys((experts, None))]
-        left_out += [one for one in tried if one.rows]
+        model = None
+        if group in groups(sound):
+            model = fit(sound, group, experts=experts, collectives=collectives)
+            tried = [leave_one_out(sound, group, experts=e, collectives=collectives) for e in dict.fromkeys((experts, None))]
+            left_out += [one for one in tried if one.rows]
         if model is not None:
             fits.append(model)
         found += recommend(table, model, acceptance, group=group, settings=settings)

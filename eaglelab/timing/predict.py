@@ -15,7 +15,7 @@ from typing import Any
 
 from eaglelab.acceptance import Z95, accept_length_from_joint
 from eaglelab.timing.acceptance import Expected
-from eaglelab.timing.cost import CostRow, cost_rows
+from eaglelab.timing.cost import CHEAPEST, ONE_RUN, CostRow, cost_rows, possible
 from eaglelab.timing.measured import MeasuredTable
 from eaglelab.timing.setting import Setting
 from eaglelab.timing.step_time import PassTime, StepTime, groups
@@ -24,8 +24,6 @@ Acceptance = Callable[[Setting], Expected | None]
 MEASURED, PREDICTED = "measured", "predicted"
 CLEAR, CANNOT_TELL, NO_INTERVAL = "clear", "cannot tell", "no interval"
 ROUND = 1e-9
-ONE_RUN = 0.05
-"""By how much a single run's throughput may be off: what lies within it of another is not told from it."""
 APART = 0.1
 """Difference of two accept lengths that is worth a word."""
 
@@ -53,11 +51,21 @@ class Outlook:
         return self.setting.name
 
     @property
+    def impossible(self) -> bool:
+        """Faster than its accept length allows (r below `CHEAPEST`): never recommended."""
+        told = self.speedup is not None and self.accept_length is not None and not self.setting.off
+        return told and self.accept_length < CHEAPEST * self.speedup
+
+    @property
+    def short(self) -> str:
+        """`3-1-4 1.21 x`."""
+        return self.name if self.setting.off or self.speedup is None else f"{self.name} {self.speedup:.2f} x"
+
+    @property
     def text(self) -> str:
         """`3-1-4 1.21 x (1.10 to 1.32)`."""
-        value = "" if self.speedup is None else f" {self.speedup:.2f} x"
         span = f" ({'bounds ' * self.bounds}{self.low:.2f} to {self.high:.2f})" if self.low is not None and self.high is not None else ""
-        return self.name if self.setting.off else f"{self.name}{value}{span}"
+        return self.name if self.setting.off else f"{self.short}{span}"
 
     def to_json(self) -> dict[str, Any]:
         told = {"speedup": self.speedup, "low": self.low, "high": self.high, "bounds": self.bounds, "source": self.source}
@@ -66,8 +74,9 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The best setting of one batch size, by value; whether it is really the best is in `over_off` and `over_runner_up`. A setting that nobody ran
-    comes before one that beat off only where its whole interval is above it."""
+    """The best setting of one batch size, by value; whether it is really the best is in `over_off` and `over_runner_up`. Where the best value is not
+    clear of off, the best of those that are comes first. A setting that nobody ran comes before one that beat off only where its whole interval is
+    above it, and before off, without an interval, only by more than `ONE_RUN`. Impossible values are not weighed."""
 
     group: str
     batch: int
@@ -78,7 +87,7 @@ class Recommendation:
     repeated and nothing predicted with an error."""
     over_runner_up: str
     outlooks: tuple[Outlook, ...]
-    """All that were weighed, best first; those that are only bounded last."""
+    """All that were weighed, best first; then those that are only bounded, and impossible ones."""
     not_ruled_out: tuple[Outlook, ...]
     """Settings nobody ran that may be better than the best: those that are only bounded, those of a larger value that do not stand out from it, and,
     where off leads, those whose interval reaches 1."""
@@ -92,13 +101,27 @@ class Recommendation:
         return self.best.speedup - 1
 
     @property
+    def too_close(self) -> bool:
+        """Without an interval, and within what single runs differ by: of off, or where off leads of the next."""
+        return self.over_off == NO_INTERVAL and _close(self.best, self.runner_up if self.best.setting.off else off(self.batch))
+
+    @property
+    def impossible(self) -> tuple[Outlook, ...]:
+        """What ran, and cannot be."""
+        return tuple(o for o in self.outlooks if o.source == MEASURED and o.impossible)
+
+    @property
     def text(self) -> str:
         best, other = self.best, self.runner_up
         head = f"{self.group}, " if self.group else ""
         head += f"batch {self.batch}: " if self.batch_told else "the table's batch size: "
-        other_text = "" if other is None else other.text + (", predicted, not run" if other.source == PREDICTED else "")
+        guess = ", predicted, not run" if other is not None and PREDICTED == other.source != best.source else ""
+        other_text = "" if other is None else other.text + guess
+        both = other is not None and best.source == other.source == PREDICTED
         if other is None:
-            text = "no setting ran beside off: cannot tell"
+            text = "no setting that can be weighed beside off: cannot tell" if self.impossible else "no setting ran beside off: cannot tell"
+        elif best.setting.off and self.too_close:
+            text = f"off; the next best, {other_text}, is too close to tell without an interval: repeat the runs"
         elif best.setting.off:
             words = {
                 CLEAR: f"off; the next best, {other_text}, is slower",
@@ -108,17 +131,24 @@ class Recommendation:
             text = words[self.over_off]
         elif self.over_off == CANNOT_TELL:
             text = f"cannot tell whether {best.text} beats off"
+        elif self.over_off == CLEAR and other.speedup > best.speedup:
+            text = f"{best.text} is faster than off; {other.short}{guess}{',' * bool(guess)} may be better, not told"
         else:
             text = best.text if self.over_off == CLEAR else f"{best.text}, without an interval"
+            text += ": too close to off to tell" if self.too_close else ""
             if not other.setting.off:
-                text += f"; cannot tell it from {other_text}" if self.over_runner_up == CANNOT_TELL else f"; next {other_text}"
+                near = self.over_runner_up == NO_INTERVAL and _close(best, other)
+                words = "cannot tell it from" if self.over_runner_up == CANNOT_TELL else "too close to tell from" if near else "next"
+                text += f"; {words} {other_text}"
         if best.source == PREDICTED:
-            text += "; predicted, not run"
+            text += f"; {'both ' * both}predicted, not run"
             ran = next((o for o in self.outlooks if o.source == MEASURED and not o.setting.off), None)
             text += f" (the best that ran: {ran.text})" if ran is not None else ""
         open_ = [o.text for o in self.not_ruled_out if o is not other]
         if open_:
             text += f"; not ruled out: {', '.join(open_[:3])}"
+        if self.impossible:
+            text += f"; not weighed, since it cannot be: {', '.join(o.short for o in self.impossible)}"
         return head + text
 
     def to_json(self) -> dict[str, Any]:
@@ -270,7 +300,7 @@ def recommend(
     group = next(iter(names), "") if group is None else group
     place = names.get(group, {})
     costs = [c for c in cost_rows(table) if c.measured.group == group]
-    acceptance = measured_acceptance(table, group) if acceptance is None else acceptance
+    acceptance = measured_acceptance(possible(table), group) if acceptance is None else acceptance
     wanted = sorted({*settings, *(Setting(k) for k in range(1, deepest + 1))}) if model is not None else []
     found = []
     for batch in sorted(set(table.batches if batches is None else batches)):
@@ -303,15 +333,22 @@ def _doubts(own: Iterable[Outlook], acceptance: Acceptance) -> Iterable[str]:
 
 
 def _choose(group: str, batch: int, outlooks: Sequence[Outlook], model: StepTime | None) -> Recommendation:
-    ranked = sorted((o for o in outlooks if o.speedup is not None), key=lambda o: -o.speedup)
+    ranked = sorted((o for o in outlooks if o.speedup is not None and not o.impossible), key=lambda o: -o.speedup)
     bounded = [o for o in outlooks if o.speedup is None]
-    ran = next((o for o in ranked if o.source == MEASURED and not o.setting.off and o.speedup > 1), None)
-    if ran is not None and ranked[0].source == PREDICTED and not _stands_out(ranked[0], ran):
-        ranked.remove(ran)
-        ranked.insert(0, ran)
-    best, runner_up = ranked[0], ranked[1] if len(ranked) > 1 else None
-    others = ranked[1:] if best.setting.off else [o for o in ranked if o.setting.off]
-    against = {compare(best, o) for o in others} or {CANNOT_TELL}
+    impossible = [o for o in outlooks if o.impossible]
+    plain = next(o for o in ranked if o.setting.off)
+    faster = [o for o in ranked if not o.setting.off and o.speedup > 1]
+    ran = next((o for o in faster if o.source == MEASURED), None)
+    sure = [o for o in faster if compare(o, plain) == CLEAR and (o.source == MEASURED or ran is None or _stands_out(o, ran))]
+    best = _leader(sure) or _leader(faster) or plain
+    if best.source == PREDICTED and compare(best, plain) == NO_INTERVAL and _close(best, plain):
+        best = plain
+    ranked.remove(best)
+    near = [o for o in ranked if best.setting.off and o.speedup > 1]  # predictions that off is not told from
+    ranked = [best, *(o for o in ranked if o not in near), *near]
+    runner_up = ranked[1] if len(ranked) > 1 else None
+    others = [o for o in ranked[1:] if o not in near] if best.setting.off else [plain]
+    against = {compare(best, o) for o in others} or {NO_INTERVAL if near else CANNOT_TELL}
     over_off = next((word for word in (CANNOT_TELL, NO_INTERVAL) if word in against), CLEAR)
     over_next = compare(best, runner_up) if runner_up is not None else CLEAR
     guessed = [o for o in ranked[1:] if o.source == PREDICTED and (best.setting.off or o.speedup > best.speedup)]
@@ -319,7 +356,14 @@ def _choose(group: str, batch: int, outlooks: Sequence[Outlook], model: StepTime
     assumed = dict.fromkeys(a for o in outlooks for a in o.assumed)
     if any(o.source == PREDICTED for o in outlooks) and model is not None:
         assumed = {model.assumption: None, **assumed}
-    return Recommendation(group, batch, best, runner_up, over_off, over_next, (*ranked, *bounded), open_, tuple(assumed))
+    return Recommendation(group, batch, best, runner_up, over_off, over_next, (*ranked, *bounded, *impossible), open_, tuple(assumed))
+
+
+def _leader(ranked: Sequence[Outlook]) -> Outlook | None:
+    """Of outlooks in order of value the first; of one that nobody ran and that does not stand out the first that ran."""
+    ran = next((o for o in ranked if o.source == MEASURED), None)
+    guessed = ran is not None and ranked[0].source == PREDICTED and not _stands_out(ranked[0], ran)
+    return ran if guessed else next(iter(ranked), None)
 
 
 def compare(best: Outlook, other: Outlook) -> str:
@@ -331,6 +375,11 @@ def compare(best: Outlook, other: Outlook) -> str:
     if best.low <= other.high:
         return CANNOT_TELL
     return NO_INTERVAL if best.bounds or other.bounds else CLEAR
+
+
+def _close(one: Outlook, other: Outlook) -> bool:
+    """Whether two values are within what single runs differ by."""
+    return max(one.speedup, other.speedup) < (1 + ONE_RUN) * min(one.speedup, other.speedup)
 
 
 def _reach(outlook: Outlook) -> float:

@@ -169,7 +169,7 @@ def what_ifs(
 ) -> Iterator[tuple[CostRow, WhatIf]]:
     """For the fastest setting of each group and batch size. verify_share, draft_share: of a cycle; None: all of it is counted as verify, which is said,
     and nothing of how much of it the baseline shares. collectives: what a baseline can lose at most where the cause is shared. lm_head: its share of a draft step (`lm_head_share`)."""
-    told = [row for row in rows if row.r is not None]
+    told = [row for row in rows if row.r is not None and not row.impossible]
     for group, batch in dict.fromkeys((row.measured.group, row.measured.batch) for row in told):
         row = max((r for r in told if (r.measured.group, r.measured.batch) == (group, batch)), key=lambda r: r.speedup)
         cycle = Cycle.of_row(row, 1.0 if verify_share is None else verify_share, draft_share)
