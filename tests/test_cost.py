@@ -758,6 +758,34 @@ def test_numbers_in_place_of_a_table(run):
     assert "breaks even at accept length 2.96" in run("--numbers", 54.8, 1.8, 90, text=True)[1]
 
 
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ((54.8, 1.8, 90), "Slower than no speculation: at this cost it needs accept length 2.96 and has 1.80."),
+        ((54.8, 1.8, 90, "--setting", "1-1-2"), "needs accept length 2.96 and has 1.80; 1-1-2 can give 2 at most, so that it cannot win."),
+        ((54.8, 1.8, 90, "--setting", "3-1-4"), "needs accept length 2.96 and has 1.80; 3-1-4 can give 4 at most."),
+        ((94, 2.05, 88.8), "Faster than no speculation: at this cost it needs accept length 1.94 and has 2.05."),
+        ((92, 2.05, 90), "Too close to tell on one run each: at this cost it needs accept length 2.01 and has 2.05."),
+        ((940, 2.05, 88.8), "No conclusion: 10.59 x at accept length 2.05 cannot be in a clean comparison"),
+    ],
+)
+def test_numbers_end_with_a_conclusion(run, numbers, said):
+    code, data = run("--numbers", *numbers)
+    assert (code, said in data["conclusion"]) == (0, True)
+    assert said in run("--numbers", *numbers, text=True)[1].strip().splitlines()[-1]
+
+
+def test_what_is_counted_as_verify_is_said(run, tmp_path):
+    assert "What if (verify takes 95.0% of a cycle, by --verify-share):" in run(SPECFORGE, "--verify-share", 0.95, text=True)[1]
+    assert "What if (all of a cycle is counted as verify, since nothing tells its share):" in run(SPECFORGE, text=True)[1]
+    table = tmp_path / "table.csv"
+    table.write_text("batch,steps,tok_s,accept_length\n1,0,100,\n1,3,150,2.5\n")
+    _, text = run(table, "--trace", era_trace("0.5.23").write(tmp_path / "t.json"), text=True)
+    assert "of a cycle, by the trace):" in text
+    assert text.splitlines()[0].startswith("Settings are steps-top-k-draft tokens: 3-1-4 drafts 3 steps")
+    assert "2 rows, no more than there are terms to find, so that its error is not known" in text
+
+
 def test_a_cases_drafter_tells_what_was_not_run(run, tmp_path, monkeypatch):
     """The command's part; the replay itself is tested where it lives."""
     asked = {}
@@ -798,6 +826,10 @@ def test_files_of_baseline_and_speculation_together(run, tmp_path):
         ((SPECFORGE, "--setting", "eagle3"), "expected steps-topk-draft tokens"),
         ((SPECFORGE, "--verify-share", 2), "shares of verify"),
         (("--numbers", 0, 2, 3), "tok_s is 0"),
+        (("--numbers", 94, 2.5, 90, "--setting", "1-1-2"), "accept length 2.5 cannot be: a pass of 1-1-2 gives 2 tokens at most"),
+        (("--numbers", 94, 2.5, 90, "--setting", "off"), "the setting is off"),
+        (("--numbers", 94, 2.5, 90, "--setting", "eagle3"), "expected steps-topk-draft tokens"),
+        (("--numbers", 94, 2.5, 90, "--verify-share", 0.9, "--seed", 1), "--verify-share, --seed: of no use with --numbers"),
         ((SPECFORGE, "--target-config", "nowhere.json"), "nowhere.json"),
     ],
 )

@@ -437,3 +437,11 @@ def test_columns_set_apart_by_spaces(tmp_path, text):
     path.write_text(text)
     rows = read_measured(path).rows
     assert [(m.batch, m.setting.steps, m.tok_s, m.accept_length) for m in rows] == [(1, 0, 100.0, None), (1, 3, 150.0, 2.5)]
+
+
+def test_columns_that_were_not_understood_are_named_once(read):
+    notes = read("batch,steps,tau_mean,fancy,tok_s,model\n1,0,,,90,m\n1,3,2.2,x,110,m\n").notes
+    said = "columns that were not understood: tau_mean, fancy; no column of accept_length, topk, draft_tokens was found"
+    assert notes == (said,)
+    assert read(HEAD.replace("\n", ",fancy\n") + "1,2,1,3,94,2,x\n").notes == ()  # nothing is missing
+    assert read("batch,steps,tok_s\n1,3,110\n").notes == ()  # nothing is left over

@@ -15,9 +15,21 @@ if TYPE_CHECKING:
     from eaglelab.timing.cost_report import CostReport
     from eaglelab.timing.experts import Experts
     from eaglelab.timing.predict import Acceptance
+    from eaglelab.timing.setting import Setting
 
 SHOWN = 40
 """Rows that are printed; `--json` has all."""
+OF_TABLES = {
+    "target_config": None,
+    "case": None,
+    "trace": None,
+    "verify_share": None,
+    "max_samples": 32,
+    "seed": 0,
+    "device": "auto",
+    "dtype": "auto",
+}
+"""Options that say nothing of --numbers, with their defaults."""
 
 
 def add(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -31,7 +43,7 @@ def add(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("--numbers", type=float, nargs=3, metavar=("TOK_S", "ACCEPT_LENGTH", "BASELINE"), help=text)
     text = "requests at the same time, of rows that do not tell (default: 1, without milliseconds; with --numbers 1)"
     sub.add_argument("--batch", type=count, metavar="N", help=text)
-    text = "steps-topk-draft tokens, as in 3-1-4, or off: of rows and logs that do not tell (default: such rows are left out)"
+    text = "steps-topk-draft tokens, as in 3-1-4, or off: of rows and logs that do not tell (default: such rows are left out); with --numbers of them"
     sub.add_argument("--setting", metavar="S", help=text)
     text = "accept lengths leave the bonus token out: add 1 (default: they count it, as engines do)"
     sub.add_argument("--no-bonus", action="store_true", help=text)
@@ -61,36 +73,51 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _numbers(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from eaglelab.timing.cost import two_numbers
+def _setting(args: argparse.Namespace) -> Setting | None:
+    from eaglelab.timing.errors import TimingError
+    from eaglelab.timing.tables.names import setting_in
 
+    if args.setting is None:
+        return None
+    setting = setting_in(args.setting)
+    if setting is None:
+        raise TimingError(f"--setting {args.setting}: expected steps-topk-draft tokens, as in 3-1-4, or off")
+    return setting
+
+
+def _numbers(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    from eaglelab.timing.cost import conclusion, two_numbers
+    from eaglelab.timing.errors import TimingError
+
+    idle = [f"--{name.replace('_', '-')}" for name, default in OF_TABLES.items() if getattr(args, name) != default]
+    if idle:
+        raise TimingError(
+            f"{', '.join(idle)}: of no use with --numbers, expected with tables; leave {'it' if len(idle) == 1 else 'them'} out"
+        )
     tok_s, length, baseline = args.numbers
     length += args.no_bonus
     batch = args.batch or 1
     told = two_numbers(tok_s, length, baseline, batch)
-    row = {"batch": batch, "tok_s": tok_s, "accept_length": length, "baseline_tok_s": baseline, **told.to_json()}
+    setting = _setting(args)
+    said = conclusion(told, length, setting)
+    which = {} if setting is None else setting.to_json()
+    row = {"batch": batch, **which, "tok_s": tok_s, "accept_length": length, "baseline_tok_s": baseline, **told.to_json()}
     text = (
         f"a cycle costs {told.r:.2f} decode steps ({told.pass_ms:.4g} ms against {told.baseline_ms:.4g} ms): it breaks even at accept length "
-        f"{told.break_even:.2f}, has {length:g}, and gives {told.speedup:.3f} x"
+        f"{told.break_even:.2f}, has {length:g}, and gives {told.speedup:.3f} x\n{said}"
     )
-    return {"rows": [row], "notes": []}, text
+    return {"rows": [row], "conclusion": said, "notes": []}, text
 
 
 def _tables(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from eaglelab.timing.cost_report import cost_report
-    from eaglelab.timing.errors import TimingError
     from eaglelab.timing.measured import merged, read_measured
-    from eaglelab.timing.tables.names import setting_in
 
-    setting = None
-    if args.setting is not None:
-        setting = setting_in(args.setting)
-        if setting is None:
-            raise TimingError(f"--setting {args.setting}: expected steps-topk-draft tokens, as in 3-1-4, or off")
+    setting = _setting(args)
     case = _case(args)
     experts, told = _experts(args, case), _traced(args, case)
     if args.verify_share is not None:
-        told |= {"verify_share": args.verify_share, "draft_share": 0.0}
+        told |= {"verify_share": args.verify_share, "draft_share": 0.0, "share_source": "--verify-share"}
     table = merged([read_measured(path, setting=setting, batch=args.batch, no_bonus=args.no_bonus) for path in args.tables])
     report = cost_report(table, experts=experts, acceptance=_acceptance(case), **told)
     return report.to_json(), _text(report)
@@ -158,6 +185,7 @@ def _text(report: CostReport) -> str:
                 for row in report.rows[:SHOWN]
             ]
         )
+        lines.append("Settings are steps-top-k-draft tokens: 3-1-4 drafts 3 steps of 1 token and verifies 4, the bonus token's included.")
         lines.append(table.to_string(index=False))
         if len(report.rows) > SHOWN:
             lines.append(f"… {len(report.rows) - SHOWN:,} more settings (--json has all)")
@@ -172,13 +200,13 @@ def _text(report: CostReport) -> str:
         lines += [f"  {r.text}" for r in report.recommendations]
         lines += [f"  assumed: {text}" for text in dict.fromkeys(a for r in report.recommendations for a in r.assumptions)]
     if report.what_if:
-        lines += ["", "What if:", *[f"  {w.text}" for w in report.what_if]]
+        lines += ["", f"What if ({report.share}):", *[f"  {w.text}" for w in report.what_if]]
     lines += ["", *[f"note: {note}" for note in report.notes]] if report.notes else []
     return "\n".join(lines)
 
 
 def _error(error: float | None) -> str:
-    return "none to spare, so that the error is not known" if error is None else f"relative error {error:.1%}"
+    return "no more than there are terms to find, so that its error is not known" if error is None else f"relative error {error:.1%}"
 
 
 def _term(term) -> str:

@@ -18,6 +18,7 @@ from eaglelab.timing.errors import TimingError
 from eaglelab.timing.intervals import Interval, ratio_of_repeats
 from eaglelab.timing.measured import Measured, MeasuredTable
 from eaglelab.timing.setting import Setting
+from eaglelab.timing.tables.rows import ROUNDING
 
 ONE_RUN = 0.05
 """By how much a single run's throughput may be off: what lies within it of another is not told from it."""
@@ -109,6 +110,26 @@ def two_numbers(tok_s: float, accept_length: float, baseline_tok_s: float, batch
         raise TimingError(f"accept length is {accept_length:g}, expected 1 or more: tokens per verify pass, the bonus token included")
     r = cost_ratio(accept_length, tok_s, baseline_tok_s)
     return TwoNumbers(r, r, tok_s / baseline_tok_s, 1000 * batch * accept_length / tok_s, 1000 * batch / baseline_tok_s)
+
+
+def conclusion(told: TwoNumbers, accept_length: float, setting: Setting | None = None) -> str:
+    """Faster or slower, the accept length that it needs, and whether the setting can reach it. Raises TimingError for an accept length that the
+    setting cannot give."""
+    if setting is not None and setting.off:
+        raise TimingError("the setting is off, expected that of the run with speculation, as in 3-1-4")
+    most = None if setting is None else min(setting.steps + 1, setting.draft_tokens)
+    if most is not None and accept_length > most + ROUNDING:
+        raise TimingError(f"accept length {accept_length:g} cannot be: a pass of {setting.name} gives {most} tokens at most")
+    if told.r < CHEAPEST:
+        return f"No conclusion: {impossible_text(told.speedup, accept_length)}"
+    close = 1 / (1 + ONE_RUN) < told.speedup < 1 + ONE_RUN
+    head = (
+        "Too close to tell on one run each" if close else "Faster than no speculation" if told.speedup > 1 else "Slower than no speculation"
+    )
+    need = f"{head}: at this cost it needs accept length {told.break_even:.2f} and has {accept_length:.2f}"
+    if most is None:
+        return f"{need}."
+    return f"{need}; {setting.name} can give {most} at most{', so that it cannot win' if told.break_even > most else ''}."
 
 
 def impossible_text(speedup: float, accept_length: float) -> str:

@@ -13,7 +13,7 @@ from eaglelab.timing.measured import MeasuredTable
 from eaglelab.timing.predict import Acceptance, Recommendation, recommend
 from eaglelab.timing.setting import Setting
 from eaglelab.timing.step_time import Collectives, LeaveOneOut, StepTime, fit, groups, leave_one_out
-from eaglelab.timing.what_if import WhatIf, what_ifs
+from eaglelab.timing.what_if import WhatIf, share_text, what_ifs
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class CostReport:
     what_if: tuple[WhatIf, ...]
     """For the fastest measured setting of each group and batch size."""
     notes: tuple[str, ...]
+    share: str = ""
+    """Which part of a cycle the what-ifs count as verify, and who says so."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -41,6 +43,7 @@ class CostReport:
             "leave_one_out": [one.to_json() for one in self.left_out],
             "recommendations": [r.to_json() for r in self.recommendations],
             "what_if": [w.to_json() for w in self.what_if],
+            "share": self.share,
             "notes": list(self.notes),
         }
 
@@ -55,9 +58,10 @@ def cost_report(
     verify_share: float | None = None,
     draft_share: float = 0.0,
     lm_head: float | None = None,
+    share_source: str = "",
 ) -> CostReport:
     """acceptance: of settings that were not run; without one, bounds from the measured ones next to them. collectives: left out, with a note, where
-    they take longer than a pass, or the table tells no milliseconds. verify_share, draft_share, lm_head: as `what_ifs`. Raises TimingError as `fit`."""
+    they take longer than a pass, or the table tells no milliseconds. verify_share, draft_share, lm_head, share_source: as `what_ifs`. Raises TimingError as `fit`."""
     rows = cost_rows(table)
     fits, left_out, found = [], [], []
     notes = [*table.notes, *cost_notes(table)]
@@ -80,10 +84,20 @@ def cost_report(
                 f"the fit by {one.feature} tells r no better than one r for all settings: what it predicts is a guide to what to run next"
             )
     ifs = []
-    for row, one in what_ifs(rows, verify_share=verify_share, draft_share=draft_share, collectives=collectives, lm_head=lm_head):
+    shares = {"verify_share": verify_share, "draft_share": draft_share, "share_source": share_source}
+    for row, one in what_ifs(rows, **shares, collectives=collectives, lm_head=lm_head):
         where = [row.measured.group, f"batch {row.measured.batch}" if row.measured.batch_told else "", row.measured.setting.name, one.name]
         ifs.append(replace(one, name=", ".join(filter(None, where))))
-    return CostReport(table, rows, tuple(fits), tuple(left_out), tuple(found), tuple(ifs), tuple(dict.fromkeys(notes)))
+    return CostReport(
+        table,
+        rows,
+        tuple(fits),
+        tuple(left_out),
+        tuple(found),
+        tuple(ifs),
+        tuple(dict.fromkeys(notes)),
+        share_text(verify_share, share_source),
+    )
 
 
 def _collectives(table: MeasuredTable, told: Collectives) -> tuple[Collectives | None, str]:

@@ -183,7 +183,9 @@ class StepTime:
     def assumption(self) -> str:
         """What a prediction rests on, as a sentence."""
         scatter = (
-            f"which it misses by {self.error:.0%}" if self.error is not None else "without a row to spare, so that its error is not known"
+            f"from which it is off by {self.error:.0%}"
+            if self.error is not None
+            else "no more than there are terms to find, so that its error is not known"
         )
         feature = "tokens" if self.experts is None else "expected distinct experts (an upper bound: real routing is correlated)"
         return f"pass times of settings that were not run are fitted to {len(self.rows)} rows by batch, verified {feature} and steps, {scatter}"
@@ -344,12 +346,13 @@ class LeaveOneOut:
             return f"leave-one-out: the other rows determine none of the {len(self.rows)} settings, so the model's error is not known"
         nearer = sum(abs(m.model / m.r - 1) < abs(m.constant / m.r - 1) for m in self.rows if m.model is not None)
         parts = [
-            f"{name} misses r by {sum(e) / len(e):.0%} on average, {e[-1]:.0%} at most"
+            f"{name} is off by {sum(e) / len(e):.0%} on average, {e[-1]:.0%} at most"
             for name, e in (("the model", model), ("one r for all settings", constant))
         ]
         verdict = "" if self.better else ": the model is not better here"
         return (
-            f"leave-one-out over {len(model)} of {len(self.rows)} rows: {parts[0]}; {parts[1]} (the model is nearer in {nearer}){verdict}"
+            f"leave-one-out (r of each row told from the others), {len(model)} of {len(self.rows)} rows: {parts[0]}; {parts[1]} (the model is nearer "
+            f"in {nearer}){verdict}"
         )
 
     def to_json(self) -> dict[str, Any]:

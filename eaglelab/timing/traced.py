@@ -22,12 +22,17 @@ def collectives_of(report: TraceReport) -> Collectives | None:
 
 
 def shares_of(report: TraceReport) -> dict[str, Any]:
-    """verify_share (the target's pass, collectives in it included), draft_share, collectives: as `cost_report` takes them; {} of a trace without
+    """verify_share (the target's pass, collectives in it included), draft_share, collectives, share_source: as `cost_report` takes them; {} of a trace without
     cycles, or with the host's side alone."""
     if not report.speculative or report.device == "host":
         return {}
     verify = float(report.cycles["target_ms"].sum() / report.cycles["wall_ms"].sum())
-    return {"verify_share": verify, "draft_share": report.share(Phase.DRAFT), "collectives": collectives_of(report)}
+    return {
+        "verify_share": verify,
+        "draft_share": report.share(Phase.DRAFT),
+        "collectives": collectives_of(report),
+        "share_source": "the trace",
+    }
 
 
 def cycles_in_decode_steps(report: TraceReport) -> pd.DataFrame:

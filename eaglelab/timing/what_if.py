@@ -166,9 +166,11 @@ def what_ifs(
     lm_head: float | None = None,
     faster: float = 0.27,
     longer: float = 0.3,
+    share_source: str = "",
 ) -> Iterator[tuple[CostRow, WhatIf]]:
     """For the fastest setting of each group and batch size. verify_share, draft_share: of a cycle; None: all of it is counted as verify, which is said,
-    and nothing of how much of it the baseline shares. collectives: what a baseline can lose at most where the cause is shared. lm_head: its share of a draft step (`lm_head_share`)."""
+    and nothing of how much of it the baseline shares. collectives: what a baseline can lose at most where the cause is shared. lm_head: its share of a draft step (`lm_head_share`).
+    share_source: who tells verify_share."""
     told = [row for row in rows if row.r is not None and not row.impossible]
     for group, batch in dict.fromkeys((row.measured.group, row.measured.batch) for row in told):
         row = max((r for r in told if (r.measured.group, r.measured.batch) == (group, batch)), key=lambda r: r.speedup)
@@ -176,10 +178,11 @@ def what_ifs(
         bound = None if collectives is None or not row.measured.batch_told else collectives.decode_ms
         if verify_share is None:
             one = verify_faster(cycle, faster)
-            said = "all of a cycle is counted as verify, since nothing tells its share: the most that it can give"
+            said = f"{share_text(None)}: the most that it can give"
             yield row, replace(one, name=f"{one.name} (at most)", assumptions=(*one.assumptions, said))
         else:
-            yield row, verify_faster(cycle, faster)
+            one = verify_faster(cycle, faster)
+            yield row, replace(one, assumptions=(*one.assumptions, share_text(verify_share, share_source)))
             try:
                 yield row, verify_faster(cycle, faster, shared=True, baseline_collective_ms=bound)
             except TimingError as error:
@@ -187,6 +190,13 @@ def what_ifs(
         yield row, accept_longer(cycle, longer)
         if draft_share and lm_head is not None:
             yield row, smaller_vocabulary(cycle, lm_head)
+
+
+def share_text(verify_share: float | None, source: str = "") -> str:
+    """What is counted as verify, and who says so."""
+    if verify_share is None:
+        return "all of a cycle is counted as verify, since nothing tells its share"
+    return f"verify takes {verify_share:.1%} of a cycle{f', by {source}' if source else ''}"
 
 
 def lm_head_share(config: DrafterConfig) -> float:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from eaglelab.timing.errors import TimingError
+from eaglelab.timing.measured import DRAFTERS, PLACES
 from eaglelab.timing.tables.names import COLUMNS, column
 from eaglelab.timing.tables.numbers import has_decimal_comma
 from eaglelab.timing.tables.rows import CELLS, Rows
@@ -17,6 +18,8 @@ DELIMITERS = (",", ";", "\t", "|", "  ", " ")
 HEAD_LINES = 20
 """Lines within which the header stands; before it there may be words."""
 NUMBERS = tuple(name for name in CELLS if name != "mode")
+EXTRA = frozenset((*PLACES, *DRAFTERS, "source", "itl_ms", "ttft_ms", "tpot_ms", "latency", "latency_s", "seed", "repeat"))
+"""Columns that are kept, beside `names.COLUMNS`."""
 RULE = re.compile(r":?-+:?|")
 
 
@@ -24,6 +27,7 @@ def read_delimited(path: Path, rows: Rows) -> None:
     """Every line of the table into `rows`. Raises TimingError for what is no table of measurements."""
     lines = _text(path).splitlines()
     header, start, delimiter = _header(path, lines)
+    _say_unknown(header, rows)
     body = [(number, cells) for number, cells in _cells(lines[start:], delimiter, start) if not all(RULE.fullmatch(c) for c in cells)]
     told = [dict(zip(header, cells, strict=False)) for _, cells in body]
     comma = delimiter != "," and has_decimal_comma(cell for row in told for name, cell in row.items() if name in NUMBERS)
@@ -71,6 +75,18 @@ def _header(path: Path, lines: list[str]) -> tuple[list[str], int, str]:
         f"{path.name}: no column of throughput. Found the columns {shown}; expected batch, steps, topk, draft_tokens, tok_s, accept_length "
         "(or their usual names: bs, num_steps, throughput, accept_len, …), the names in one of the first lines"
     )
+
+
+def _say_unknown(header: list[str], rows: Rows) -> None:
+    """A note on columns that nothing reads, where one that is wanted is not there: it may be one of them under another name."""
+    wanted = {"batch": ("batch",), "accept_length": ("accept_length", "accepted")}
+    wanted |= {name: (name, "mode") for name in ("steps", "topk", "draft_tokens")}
+    missing = [name for name, names in wanted.items() if not set(names) & set(header)]
+    unknown = [name for name in dict.fromkeys(header) if name and name not in COLUMNS and name.lower() not in EXTRA]
+    if missing and unknown:
+        rows.say(
+            f"columns that were not understood: {', '.join(name[:40] for name in unknown)}; no column of {', '.join(missing)} was found"
+        )
 
 
 def _split(line: str, delimiter: str) -> list[str]:
