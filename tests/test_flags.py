@@ -632,9 +632,11 @@ def test_flags_as_one_pastes_them_say_what_they_would_become(capsys):
     assert code == 0
     assert out.startswith("SGLang: nothing of speculation is known\n")
     assert (
-        "[cannot tell] No --speculative-algorithm on it: a fragment? With EAGLE3 SGLang would draft 1 step with top-k 1 and verify 2 tokens"
+        "[cannot tell] No --speculative-algorithm on it: a fragment? With EAGLE3 SGLang 0.5.23 would draft 1 step with top-k 1 and verify 2 tokens"
         in out
     )
+    assert "--engine sglang==VERSION" in out
+    assert "the same in all that were read" not in out  # 0.4.5 verifies 16
     one = found(STORY)["flags.off"]
     assert one.status is Status.CANNOT_TELL
     assert one.title.endswith("would draft 1 step with top-k 1 and verify 2 tokens a pass, not the 16 of the line")

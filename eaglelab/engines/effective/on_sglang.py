@@ -77,9 +77,12 @@ def read(
     given = Given(launch if launch.engine in (None, "sglang") else Launch(), options.options(engine, rules.version))
     resolved = resolve(given, rules, architecture)
     line = Line(engine, rules, given, resolved, architecture, None if target is None else text_part(target), drafter, running, graphs)
-    findings = [*_version(line, near), *(finding for check in CHECKS for finding in check(line))]
+    findings = [finding for check in CHECKS for finding in check(line)]
+    fragment = any(f.id == "flags.off" and f.status is Status.CANNOT_TELL for f in findings)
+    if not fragment or engine.version is not None:  # what versions make of a line that names no algorithm is nothing
+        findings = [*_version(line, near), *findings]
     refused = resolved.stop is not None or any(f.id in REFUSALS and f.status is Status.FAIL for f in findings)
-    open_ = any(f.id in REFUSALS or (f.id == "flags.off" and f.status is Status.CANNOT_TELL) for f in findings)
+    open_ = fragment or any(f.id in REFUSALS for f in findings)
     asked = {name: given.flags.get(option) for name, option in ASKED.items()}
     asked |= {name: _number(value) for name, value in asked.items() if name != "algorithm"}
     return asked, resolved.values | {"starts": False if refused else None if open_ else True}, findings
@@ -249,7 +252,9 @@ def off(s: Line) -> Iterator[Finding]:
         if flags:
             title = f"No --speculative-algorithm on it: a fragment? {_with_eagle3(s)}"
             evidence = f"Without the algorithm's name {s.title} would serve without speculation"
-            yield s.ask("off", title, None, claim, evidence, "Give the whole line, or add --speculative-algorithm EAGLE3.")
+            then = "Give the whole line, or add --speculative-algorithm EAGLE3"
+            then += "." if s.engine.version else ", and the version, since rules differ: --engine sglang==VERSION."
+            yield s.ask("off", title, None, claim, evidence, then)
     elif flags or s.drafter is not None:
         yield s.fail(
             "off",
@@ -268,11 +273,12 @@ def _with_eagle3(s: Line) -> str:
     given.flags["speculative_algorithm"] = "EAGLE3"
     found, asked = resolve(given, s.rules, s.architecture), given.whole(TOKENS)
     steps, topk, tokens = found.chain
+    title = f"SGLang {s.rules.version}"
     if found.stop is not None:
-        return f"With EAGLE3 {s.title} would not start: {found.stop.title}"
+        return f"With EAGLE3 {title} would not start: {found.stop.title}"
     if steps is None or topk is None:
         return f"With EAGLE3 steps, top-k and draft tokens cannot be told: {found.open}"
-    drafts = f"With EAGLE3 {s.title} would draft {steps} step{'s' * (steps != 1)} with top-k {topk}"
+    drafts = f"With EAGLE3 {title} would draft {steps} step{'s' * (steps != 1)} with top-k {topk}"
     if tokens is None:
         return f"{drafts}; the draft tokens are not given and have no default"
     return f"{drafts} and verify {tokens} tokens a pass" + (f", not the {asked} of the line" if asked not in (None, tokens) else "")

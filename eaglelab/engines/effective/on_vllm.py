@@ -211,7 +211,7 @@ def values(s: Line) -> Iterator[Finding]:
         if value is not None and not isinstance(value, (Raw, dict)) and not _json(value):
             flag = f"--{name.replace('_', '-')}"
             evidence, then = "The parser reads the value as JSON and stops where it is none", "Write it as JSON, in single quotes."
-            title = f"{s.engine.title} does not start: {flag} is no JSON"
+            title = f"vLLM 0.32.0 does not start: {flag} is no JSON"
             yield say("value", title, as_written(name, value), evidence, then, "engine/arg_utils.py:1826")
 
 
