@@ -3,6 +3,8 @@
 import json
 import math
 import random
+import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from trace_builder import ALL_REDUCE, GEMM, MAIN, PERIOD, TraceBuilder, era_trace, expected
 
 from eaglelab.cli import main
+from eaglelab.commands.trace import advice
 from eaglelab.timing.errors import TimingError
 from eaglelab.timing.phases import COLUMNS, Phase
 from eaglelab.timing.trace import cycles, kernels, read_trace
@@ -337,7 +340,13 @@ def test_gloo_on_a_cpu_waited_for_and_hidden(read):
     assert [(r["collective"], r["phase"], r["count"]) for r in row] == [("all_reduce", "verify", 4)]
     assert row[0]["total_ms"] == pytest.approx(0.08)
     assert row[0]["exposed_ms"] == pytest.approx(0.056)
-    assert any("CPU times" in note for note in report.notes)
+    assert any("CPU times: no GPU ran this" in note for note in report.notes)
+    assert re.fullmatch(r"verify takes most \(5\d\.\d%\)\. On a CPU every verified token costs its own work: .*", advice(report))
+    waits = report.phases.assign(share=[{"verify": 0.5, "host gap": 0.3, "draft": 0.2}.get(p, 0.0) for p in report.phases["phase"]])
+    told = advice(replace(report, device="cuda", phases=waits))
+    assert told.startswith("verify takes most (50.0%). It should cost about one plain decode step")
+    assert "Then host gap (30.0%): The device waits for the host" in told  # drafting is below what is too much
+    assert advice(replace(report, device="host")).startswith("record the GPU's kernels too")
 
 
 def test_on_a_cpu_what_no_span_claims_is_shown_and_waiting_is_a_gap(read):
