@@ -110,6 +110,18 @@ def test_a_plan_starts_nothing(world, capsys):
     assert {c["name"]: c["tried"] for c in out["candidates"]}["off"]
     assert "--port PORT" in out["commands"]["1-1-2"]
     assert ["[dump] path" in note for note in out["notes"]] == [True]  # one reason, however many settings
+    tried = sum(c["tried"] for c in out["candidates"])
+    assert out["planned"] == {"servers": tried, "requests": 5 * tried, "requests_of_each": {"1": 5}}  # of five prompts
+
+
+def test_a_plan_says_how_much_it_means(world, capsys):
+    """Off and one setting; five prompts, and two for each of four streams; two repeats. Without prompts the requests are not known."""
+    assert main(command(world, "--plan", "--batch", "1,4", "--repeats", "2")) == 0
+    said = capsys.readouterr().out
+    assert "2 servers at most, one after the other, and 52 requests: to each 10 at batch 1, 16 at batch 4" in said
+    assert main(["sweep", str(world.root), "--settings", "1", "--plan"]) == 0
+    assert "2 servers at most, one after the other; how many requests is not known" in capsys.readouterr().out
+    assert main(["sweep", str(world.root), "--settings", "1", "--plan", "--prompts", str(world.root / "absent")]) == 2
 
 
 def test_what_cannot_be_swept_is_an_error(world, capsys):

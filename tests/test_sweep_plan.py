@@ -29,6 +29,7 @@ from eaglelab.timing.sweep.machine import accelerated
 from eaglelab.timing.sweep.measure import asked, numbers, run_batch, same_text, steady
 from eaglelab.timing.sweep.plan import NOISE, Knowledge, auto_settings, decide, parse_settings
 from eaglelab.timing.sweep.run import Options, Sweep, on_cpu, ordered, run_name, variants
+from eaglelab.timing.sweep.served import served_less
 from eaglelab.timing.sweep.servers import SettingFailed
 from eaglelab.timing.sweep.store import DiskFull, Store, append
 from eaglelab.timing.sweep.streaming import Answer, _SGLangChunks, _VLLMChunks
@@ -170,10 +171,10 @@ def test_a_bound_says_where_it_comes_from():
     at = lambda batch, **more: decide(Setting(1), [batch], known, asked_for=False, engine="sglang", **more)  # noqa: E731
     assert (
         at(16).reason
-        == "could reach 1.63x at batch 16 (accept length at most 1.65, a cycle costs at least 1.01 plain steps: nothing is measured at batch 16)"
+        == "could reach 1.63x at batch 16 (accept length at most 1.65, the replay's and 3%, a cycle costs at least 1.01 plain steps: nothing is measured at batch 16)"
     )
     assert at(4).reason == (
-        "at most 0.97x at batch 4 (accept length at most 1.65, a cycle costs at least 1.70 plain steps: 1-1-2's in `[timing] table`), where off is 1"
+        "at most 0.97x at batch 4 (accept length at most 1.65, the replay's and 3%, a cycle costs at least 1.70 plain steps: 1-1-2's in `[timing] table`, less what noise may be), where off is 1"
     )
     known.own = rows_of(law((0.5,), 1.0, 0.0), [Setting(1)], batch=4)
     assert "1.90 plain steps: 1-1-2's in this sweep" in decide(Setting(2), [4], known, asked_for=False, engine="sglang").reason
@@ -184,7 +185,10 @@ def test_no_model_promises_more_than_the_accept_length():
     known = Knowledge(accept=lambda s: Expected(1.5, 1.4, 1.6, "hand"))
     found = decide(Setting(1), [1, 4], known, asked_for=False, engine="sglang", bounds=lambda b, s: (0.5, 3.0 if b == 1 else 1.2))
     assert found.bounds == {1: (0.5, pytest.approx(1.6 * 1.03 / 0.9)), 4: (0.5, 1.2)}
-    assert found.reason == "could reach 1.83x at batch 1 (accept length at most 1.65, and no cycle costs less than 0.9 plain steps)"
+    assert (
+        found.reason
+        == "could reach 1.83x at batch 1 (accept length at most 1.65, the replay's and 3%, and no cycle costs less than 0.9 plain steps)"
+    )
 
 
 def test_a_cpu_gets_no_tree_of_32_nodes_unless_it_is_named():
@@ -230,6 +234,37 @@ def test_the_plan_of_a_case_is_bounded_by_its_replay(tmp_path):
     broken = Sweep(Investigation(str(tmp_path)), template(LINE), Options(settings=(OFF, *chosen)))
     assert broken.acceptance()(Setting(2)) is None
     assert "No replayed accept length of 2-1-3" in broken.notes[0]
+
+
+EXAMPLE = Path(__file__).parents[1] / "data/example"
+
+
+def test_a_server_that_reached_less_than_the_replay_is_warned_of(tmp_path, monkeypatch):
+    """The example's server counted 1.11 with 3-1-4; its config feeds [0, 3, 16], and the dump's feed is another."""
+    asked = []
+
+    def accept(s):
+        asked.append(s)
+        return Expected(1.8, 1.61, 1.99, "hand")
+
+    inv = Investigation(str(EXAMPLE))
+    said = served_less(inv, accept, "sglang")
+    assert set(asked) == {Setting(3)}  # what was served
+    assert (
+        "predicts 1.80 (1.61 to 1.99) for 3-1-4. The case's server reached 1.11 with it (engine/sglang-claimed.jsonl, 48 requests)" in said
+    )
+    assert "SGLang 0.5.23 feeds boundaries [0, 3, 16]" in said
+    assert "feeds boundaries" not in served_less(inv, accept, "vllm")
+    for low in (1.1, 1.2):  # within the interval, or as near to it as servers are
+        assert served_less(inv, lambda s, low=low: Expected(1.3, low, 1.5, "hand"), "sglang") == ""
+    assert served_less(inv, lambda s: Expected(1.8, 1.8, 1.8, "one sample"), "sglang") == ""
+    assert served_less(inv, lambda s: None, "sglang") == ""
+    (tmp_path / "case.toml").write_text('[engine]\nname = "sglang"\ncounters = "broken.jsonl"\n')
+    (tmp_path / "broken.jsonl").write_text("{")
+    assert served_less(Investigation(str(tmp_path)), accept, "sglang") == ""
+    monkeypatch.setattr(runs, "ReplayedAcceptance", lambda inv: accept)
+    sweep = Sweep(inv, template(LINE), Options())
+    assert sweep.plan().notes.count(said) == 1
 
 
 def test_settings_as_they_are_written():

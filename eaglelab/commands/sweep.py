@@ -92,12 +92,25 @@ def run(args: argparse.Namespace) -> int:
         print(visible(text), file=sys.stderr, flush=True)
 
     sweep = Sweep(inv, template, options, out=args.out, key=api_key(args.api_key_env), say=say)
-    report = sweep.plan() if args.plan else sweep.run(prompts_of(inv, args.prompts))
+    report = sweep.plan(_prompts_if_any(inv, args.prompts)) if args.plan else sweep.run(prompts_of(inv, args.prompts))
     if args.json:
         print_json(report.to_json())
     else:
         print(visible("\n".join(report.lines())))
     return report.exit_code
+
+
+def _prompts_if_any(inv, file: Path | None):
+    """For a plan, which can do without the dump's; a file that was named must be there."""
+    from eaglelab.live.report import prompts_of
+    from eaglelab.opened import NotGiven
+
+    try:
+        return prompts_of(inv, file)
+    except (NotGiven, ValueError, OSError):
+        if file is not None:
+            raise
+        return None
 
 
 def launch_line(text: str | None, inv) -> tuple[str, Path]:

@@ -151,7 +151,7 @@ class Knowledge:
         if by is None:
             return f"what is measured at batch {batch} says no more"
         own = any(m.setting == by and m.batch == batch for m in self.own)
-        return f"{by.name}'s in {'this sweep' if own else '`[timing] table`'}"
+        return f"{by.name}'s in {'this sweep' if own else '`[timing] table`'}, less what noise may be"
 
     def accept_bounds(self, batch: int, setting: Setting) -> tuple[float, float]:
         measured = self.lengths(batch)
@@ -243,6 +243,8 @@ def decide(
     best, speedup = known.best(batch)
     (_, high), (_, length), (cost, _) = found[batch], known.accept_bounds(batch, setting), known.cost_bounds(batch, setting)
     why = f"accept length at most {length:.2f}"
+    if accept is not None and told(accept) and length == accept.high * (1 + WALK):
+        why += f", the replay's and {WALK:.0%}"
     if batch not in other:
         why += f", a cycle costs at least {cost:.2f} plain steps: {known.cost_ground(batch, setting)}"
     elif high < other[batch][1]:

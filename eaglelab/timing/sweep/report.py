@@ -32,6 +32,8 @@ class SweepReport:
     """Why it ended early."""
     commands: Mapping[str, str] = field(default_factory=dict)
     """Of a plan: what would be started."""
+    planned: Mapping[str, Any] = field(default_factory=dict)
+    """Of a plan: `servers`, `requests` in all (None: the prompts are not known) and `requests_of_each` server by batch size."""
 
     @cached_property
     def choices(self) -> tuple[Choice, ...]:
@@ -77,6 +79,7 @@ class SweepReport:
             "notes": list(self.notes),
             "stopped": self.stopped,
             "commands": dict(self.commands),
+            "planned": dict(self.planned),
         }
 
     def lines(self) -> list[str]:
@@ -84,6 +87,7 @@ class SweepReport:
         for variant, found in self.candidates.items():
             lines += [f"Plan{f' with {variant}' if variant else ''}"]
             lines += [f"  {c.setting.name:>8}  {words[not c.tried]:10}  {_accept(c)}  {c.reason}" for c in found]
+        lines += [_means(self.planned)] if self.planned else []
         if self.commands:
             lines += ["", "Commands", *(f"  {name}: {command}" for name, command in self.commands.items())]
         for choice in self.choices:
@@ -122,6 +126,14 @@ def _gain_cells(g: Any) -> tuple[str, ...]:
         same,
         "steady state" if g.of == "steady" else "wall time",
     )
+
+
+def _means(planned: Mapping[str, Any]) -> str:
+    many = f"{planned['servers']} servers" if planned["servers"] != 1 else "1 server"
+    if planned["requests"] is None:
+        return f"That is {many} at most, one after the other; how many requests is not known without prompts"
+    each = ", ".join(f"{n} at batch {b}" for b, n in planned["requests_of_each"].items())
+    return f"That is {many} at most, one after the other, and {planned['requests']} requests: to each {each}, and a short warm-up before"
 
 
 def _number(value: float | None, unit: str) -> str:

@@ -29,6 +29,7 @@ from eaglelab.timing.sweep.machine import accelerated, machine
 from eaglelab.timing.sweep.measure import WARM_UP_TOKENS, asked, check_setting, measure, numbers, run_batch, same_text
 from eaglelab.timing.sweep.plan import CPU_NODES, Bounds, Candidate, Knowledge, auto_settings, decide, possible
 from eaglelab.timing.sweep.report import SweepReport
+from eaglelab.timing.sweep.served import served_less
 from eaglelab.timing.sweep.servers import (
     BOOT_SECONDS,
     Interrupted,
@@ -159,6 +160,8 @@ class Sweep:
             except (NotGiven, ValueError, OSError) as why:
                 failed.setdefault(str(why), []).extend(s.name for s in group)
         self.notes += [f"No replayed accept length of {', '.join(names)}: {why}" for why, names in failed.items()]
+        if any(found.values()) and (warning := served_less(self.inv, found.get, self.template.engine)):
+            self.notes.append(warning)
         return found.get
 
     def table(self) -> list[Measured]:
@@ -201,14 +204,22 @@ class Sweep:
         """replayed: whether the replay is asked, which may take minutes. What is measured anyway does not hang on it."""
         self._accept, self._before = (self.acceptance() if replayed else lambda setting: None), self.table()
 
-    def plan(self) -> SweepReport:
-        """What would be tried, as far as it can be said before anything is measured."""
+    def plan(self, prompts: Prompts | None = None) -> SweepReport:
+        """What would be tried, as far as it can be said before anything is measured. prompts: None where they are not known."""
         self.prepare(replayed=True)
         for variant in variants(self.options):
             known = self.knowledge(variant, ())
             self.candidates[variant.name] = [self._decide(s, known) for s in self.settings]
         commands = {run_name(s, v): self._command(s, v, 0).shown.replace("--port 0", "--port PORT") for v, s in self._planned()}
-        return self._report((), (), commands=commands)
+        return self._report((), (), commands=commands, planned=self._means(prompts))
+
+    def _means(self, prompts: Prompts | None) -> dict[str, Any]:
+        """`servers`, and `requests` of each, by batch size: warm-ups not counted."""
+        each, options = {}, self.options
+        if prompts is not None:
+            each = {b: options.repeats * len(asked(prompts.prompts, b, options.requests)) for b in options.batches}
+        servers = len(self._planned())
+        return {"servers": servers, "requests": servers * sum(each.values()) if each else None, "requests_of_each": each}
 
     def _planned(self) -> list[tuple[Variant, Setting]]:
         return [(v, c.setting) for v in variants(self.options) for c in self.candidates[v.name] if c.tried]
@@ -233,7 +244,10 @@ class Sweep:
             self.notes += store.notes
             with interruptible():
                 try:
+                    before = len(self.notes)
                     self.prepare(replayed=self.options.settings is None)
+                    for note in self.notes[before:]:  # before hours are spent
+                        self.say(note)
                     for variant in variants(self.options):
                         self._run_variant(store, variant)
                 except KeyboardInterrupt as signal:
