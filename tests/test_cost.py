@@ -35,6 +35,7 @@ from eaglelab.timing.what_if import Cycle, accept_longer, lm_head_share, smaller
 PUBLISHED = Path(__file__).parent / "published"
 SPECFORGE = PUBLISHED / "specforge339_qwen3-30b-a3b_2xH100.csv"
 ADAPTIVE = PUBLISHED / "sglang21599_adaptive.csv"
+EXAMPLE = Path(__file__).parents[1] / "data" / "example" / "engine" / "vllm-sweep.csv"
 QWEN3_30B = Experts(128, 8)
 OFF = Setting(0)
 
@@ -424,10 +425,11 @@ def test_a_noisy_winner_hides_no_sure_one():
 
 def test_the_example_names_what_is_surely_faster():
     """By hand from the six repeats of a batch size: the pooled scatter leaves 2-1-3 (and at batch 4 1-1-2) open, 3-1-4 not."""
-    one, four = recommend(read_measured(Path(__file__).parents[1] / "data" / "example" / "engine" / "vllm-sweep.csv"))
+    one, four = recommend(read_measured(EXAMPLE))
     assert (one.best.text, four.best.text) == ("3-1-4 1.25 x (1.17 to 1.34)", "3-1-4 1.20 x (1.16 to 1.24)")
     assert (one.over_off, four.over_off) == ("clear", "clear")
     assert (one.runner_up.name, four.runner_up.name) == ("2-1-3", "1-1-2")
+    assert all(", 3-1-4, " in w.name for w in cost_report(read_measured(EXAMPLE)).what_if)
 
 
 def test_a_speedup_above_the_accept_length_is_not_recommended():

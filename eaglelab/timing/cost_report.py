@@ -26,7 +26,7 @@ class CostReport:
     """One a group with two rows or more that have an r; of a mixture of experts one by experts and one by tokens."""
     recommendations: tuple[Recommendation, ...]
     what_if: tuple[WhatIf, ...]
-    """For the fastest measured setting of each group and batch size."""
+    """For the fastest measured setting of each group and batch size (`what_ifs`)."""
     notes: tuple[str, ...]
     share: str = ""
     """Which part of a cycle the what-ifs count as verify, and who says so."""

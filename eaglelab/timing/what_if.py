@@ -168,12 +168,12 @@ def what_ifs(
     longer: float = 0.3,
     share_source: str = "",
 ) -> Iterator[tuple[CostRow, WhatIf]]:
-    """For the fastest setting of each group and batch size. verify_share, draft_share: of a cycle; None: all of it is counted as verify, which is said,
+    """For the fastest setting of each group and batch size, of those that are surely faster than off where some are. verify_share, draft_share: of a cycle; None: all of it is counted as verify, which is said,
     and nothing of how much of it the baseline shares. collectives: what a baseline can lose at most where the cause is shared. lm_head: its share of a draft step (`lm_head_share`).
     share_source: who tells verify_share."""
     told = [row for row in rows if row.r is not None and not row.impossible]
     for group, batch in dict.fromkeys((row.measured.group, row.measured.batch) for row in told):
-        row = max((r for r in told if (r.measured.group, r.measured.batch) == (group, batch)), key=lambda r: r.speedup)
+        row = max((r for r in told if (r.measured.group, r.measured.batch) == (group, batch)), key=_rank)
         cycle = Cycle.of_row(row, 1.0 if verify_share is None else verify_share, draft_share)
         bound = None if collectives is None or not row.measured.batch_told else collectives.decode_ms
         if verify_share is None:
@@ -190,6 +190,11 @@ def what_ifs(
         yield row, accept_longer(cycle, longer)
         if draft_share and lm_head is not None:
             yield row, smaller_vocabulary(cycle, lm_head)
+
+
+def _rank(row: CostRow) -> tuple[bool, float]:
+    """In the order of recommendations: a noisy winner comes behind a sure one."""
+    return row.speedup_interval is not None and row.speedup_interval[0] > 1, row.speedup
 
 
 def share_text(verify_share: float | None, source: str = "") -> str:
