@@ -359,3 +359,17 @@ def test_what_ifs_of_the_fastest_setting(case):
     assert row["setting"] == "2-1-3"
     assert row["speedup then"] == pytest.approx(94 / 88.8 / 0.73)  # without a trace all of the cycle is verify
     assert table[table["what if"] == "accept length +0.3"]["speedup then"].iloc[0] == pytest.approx(94 / 88.8 * 2.05 / 1.75)
+
+
+def test_a_server_below_the_break_even_of_the_measured_runs_does_not_pay(case, tmp_path):
+    """The table's runs reach 1.75 where 1.65 breaks even; the server that the case is about counted 1.10."""
+    inv = case(table=STORY, launch=LINE.format(2, 3))
+    (tmp_path / "metrics.prom").write_text(
+        "sglang:spec_verify_calls_total 1000\nsglang:generation_tokens_total 1100\nsglang:spec_accept_length 1.1\n"
+    )
+    text = (tmp_path / "case.toml").read_text().replace("[timing]", 'counters = "metrics.prom"\n[timing]')
+    (tmp_path / "case.toml").write_text(text)
+    one = only(Investigation(str(inv.case.root)), "cost.worth")["cost.worth"]
+    assert one.status is Status.FAIL
+    assert one.title.startswith("As served speculation does not pay: the server reached accept length 1.10, and 2-1-3 breaks even at 1.65")
+    assert "another wiring" in one.evidence

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from eaglelab.findings import Finding, Status, few
 from eaglelab.investigation import Investigation, NotGiven
+from eaglelab.opened import relative_to_case
 from eaglelab.timing.cost import ONE_RUN, CostRow, impossible_text
 from eaglelab.timing.phases import COLUMNS, Phase
 from eaglelab.timing.predict import CANNOT_TELL, CLEAR, MEASURED, NO_INTERVAL, Recommendation
@@ -29,6 +30,8 @@ POSSIBLE = 0.9
 """A verify pass does all that a decode step does: one of fewer steps was recorded under other conditions."""
 CYCLES = 3
 """Cycles at a batch size below which their median is not compared."""
+OTHER_RUN = 0.1
+"""Relative difference of accept lengths from which the table's runs are not the server's."""
 FLAT = 1.25
 """Growth of a draft pass from the smallest to the largest batch below which it is the launches that take the time."""
 
@@ -291,17 +294,40 @@ def worth(inv: Investigation) -> Iterator[Finding]:
     slower = sorted({r.measured.batch for r in loses} - {r.measured.batch for r in own if r not in loses})
     if wins and slower:
         title += f"; slower at batch {few([str(b) for b in slower], 5)}"
+    status = Status.FAIL if len(loses) == len(own) else Status.PASS if wins else Status.CANNOT_TELL
+    reached = _reached(inv)
+    apart = ""
+    if reached is not None and best.r is not None and abs(reached / best.measured.accept_length - 1) > OTHER_RUN:
+        apart = (
+            f"The measured runs reached accept length {best.measured.accept_length:.2f} and this case's server {reached:.2f}: they were of another "
+            "wiring, drafter or text. What a cycle costs is taken from them. "
+        )
+        if reached < best.r and len(loses) != len(own):
+            status = Status.FAIL
+            title = (
+                f"As served speculation does not pay: the server reached accept length {reached:.2f}, and {what} breaks even at {best.r:.2f} at {at}; with "
+                f"the {best.measured.accept_length:.2f} of the measured runs it is {best.speedup:.2f} times as fast"
+            )
     shown += [r for r in served or rows if r.impossible]
     unserved = "" if served or side.setting is None else f"The server runs {side.setting.name}, which was not measured beside a baseline. "
     yield Finding(
         "cost.worth",
         title,
-        Status.FAIL if len(loses) == len(own) else Status.PASS if wins else Status.CANNOT_TELL,
-        claim=side.measured.path.name if side.measured.path else "",
-        evidence=unserved + "; ".join(_row(r) for r in shown[:8]) + ".",
+        status,
+        claim=f"Measured runs: {relative_to_case(inv.case, side.measured.path)}" if side.measured.path else "",
+        evidence=unserved + apart + "; ".join(_row(r) for r in shown[:8]) + ".",
         numbers={"rows": [r.to_json() for r in shown]},
         next="The setting to use is in the finding cost.setting." if loses else "",
     )
+
+
+def _reached(inv: Investigation) -> float | None:
+    """The accept length that the case's server reached; None where that is not given or cannot be read."""
+    try:
+        reached = inv.served.reached
+    except ValueError:  # `served.acceptance` says why
+        return None
+    return None if reached is None else reached.accept_length
 
 
 def _impossible(rows: list[CostRow]) -> Finding:
