@@ -258,7 +258,7 @@ def _cost(by_id: dict[str, Finding], said: Verdict) -> Verdict:
         return said
     words = " ".join(f"{f.title}. {f.next}".strip() for f in bad)
     if said.stage != "none found":
-        return replace(said, text=f"{said.text} What it costs as things are: {words}")
+        return replace(said, text=f"{said.text} On cost: {words}")
     both = {"timing", "cost"} <= {f.id.split(".")[0] for f in bad}  # the clock inside a cycle, and the throughput
     return Verdict("cost", "sure" if both and said.confidence == "sure" else "likely", f"{words} {said.text}")
 
