@@ -22,7 +22,7 @@ def test_the_largest_phase_is_the_title_and_bars_sum_to_the_whole():
         [{"verify": 95.0, "draft": 3.0, "host gap": 2.0}, {"verify": 190.0, "draft": NAN, "host gap": 10.0}], index=["batch 1", "batch 4"]
     )
     ax = drawn(phase_bars(table))
-    assert title(ax) == "Verify takes 95% of a cycle"
+    assert title(ax) == "Verify takes 95.0% of a cycle"
     assert [t.get_text() for t in ax.texts if "ms" in t.get_text()] == ["100 ms", "200 ms"]
     assert [t.get_text() for t in ax.get_yticklabels()] == ["batch 1", "batch 4"]
     assert [t.get_text() for t in ax.figure.legends[0].get_texts()] == ["verify", "draft", "host gap"]
@@ -36,7 +36,7 @@ def test_the_titles_share_is_over_all_cycles():
         [{"verify": 10.0, "draft": 90.0, "cycles": 1}, {"verify": 90.0, "draft": 10.0, "cycles": 9}], index=["batch 1", "batch 4"]
     )
     ax = drawn(phase_bars(table))
-    assert title(ax) == "Verify takes 82% of a cycle"
+    assert title(ax) == "Verify takes 82.0% of a cycle"
     assert [t.get_text() for t in ax.get_yticklabels()] == ["batch 1\n1 cycle", "batch 4\n9 cycles"]
 
 

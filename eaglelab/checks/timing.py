@@ -109,7 +109,7 @@ def _by_trace(side: TimingCase) -> Iterator[Finding]:
         Status.CANNOT_TELL if open_ or trace.device == "host" else Status.FAIL if faults else Status.PASS,
         claim=f"{len(trace.cycles):,} cycles of {trace.engine or 'an unknown engine'}"
         + (f" at batch {few([str(b) for b in batches], 6)}" if batches else ""),
-        evidence=". ".join([told, *(note for note in trace.notes[:4] if note != NO_KERNELS)]) + ".",
+        evidence=" ".join(f"{part[0].upper()}{part[1:]}." for part in (told, *(note for note in trace.notes[:4] if note != NO_KERNELS))),
         numbers={"shares": {str(p): s for p, s in shares.items()}, "wall_ms": wall, "cycles": len(trace.cycles), "device": trace.device},
         next=" ".join(CAUSES[p][1] for p in faults) or _record(trace, unknown),
     )

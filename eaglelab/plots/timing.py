@@ -81,7 +81,7 @@ def phase_bars(table: pd.DataFrame, ax: Axes | None = None, *, what: str = "cycl
     ax.figure.legend(loc="outside lower center", ncol=4, fontsize=9)
     total = table[[str(p) for p in phases]].mul(cycles, axis=0).sum()
     largest = total.idxmax()
-    title = f"{largest[0].upper()}{largest[1:]} takes {total.max() / total.sum():.0%} of a {what}"
+    title = f"{largest[0].upper()}{largest[1:]} takes {total.max() / total.sum():.1%} of a {what}"
     return finish(ax, title, f"milliseconds of a {what}, mean", "")
 
 
