@@ -27,6 +27,7 @@ from eaglelab.plots.style import (
     axes,
     finish,
 )
+from eaglelab.timing.cost import ONE_RUN
 from eaglelab.timing.phases import Phase
 
 COLORS = {
@@ -43,8 +44,6 @@ COLORS = {
 }
 HATCHES = {Phase.DRAFT_EXTEND: "///", Phase.HOST_GAP: "...", Phase.UNATTRIBUTED: "xxx"}
 """For phases whose colour alone would not do."""
-ONE_RUN = 0.05
-"""By how much a single run's throughput may be off, as for `cost.worth`."""
 ROOM = 0.07
 """Share of the longest bar from which a part carries its number."""
 

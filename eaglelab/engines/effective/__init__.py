@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eaglelab.engines.conventions import Engine
+from eaglelab.engines.effective import on_sglang, on_vllm
 from eaglelab.engines.launch import Launch
 from eaglelab.engines.shell import Raw
 from eaglelab.findings import Finding, Status, by_severity
-
-from . import on_sglang, on_vllm
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from eaglelab.engines.effective.options import Meaning, meaning
 from eaglelab.engines.launch import Launch
 from eaglelab.engines.shell import Raw
-
-from .options import Meaning, meaning
 
 ONE_NAME = {
     "sglang": {

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from eaglelab.engines.conventions import Engine
+from eaglelab.engines.effective import options
+from eaglelab.engines.effective.given import Given, as_written
+from eaglelab.engines.effective.rules import Rules, neighbours, table, was_read
+from eaglelab.engines.effective.sglang import CHAIN, EAGLES, FAMILY, SPEC_V2, TOKENS, Resolved, attention_dp, resolve, tree_nodes
 from eaglelab.engines.launch import Launch
 from eaglelab.engines.shell import Raw
 from eaglelab.engines.target_config import TargetConfigError, target_shape
 from eaglelab.findings import Finding, Status
 from eaglelab.outside_json import text_part
-
-from . import options
-from .given import Given, as_written
-from .rules import Rules, neighbours, table, was_read
-from .sglang import CHAIN, EAGLES, FAMILY, SPEC_V2, TOKENS, Resolved, attention_dp, resolve, tree_nodes
 
 ASKED = {
     "algorithm": "speculative_algorithm",

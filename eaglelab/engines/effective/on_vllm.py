@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from eaglelab.engines.conventions import Engine
+from eaglelab.engines.effective import options
+from eaglelab.engines.effective.given import Given, as_written
+from eaglelab.engines.effective.on_sglang import is_eagle3
+from eaglelab.engines.effective.rules import neighbours, table, was_read
 from eaglelab.engines.launch import VLLM_CONFIG_FLAGS, VLLM_SHORT_FLAGS, Launch, vllm_speculative_config
 from eaglelab.engines.shell import Raw
 from eaglelab.findings import Finding, Status
-
-from . import options
-from .given import Given, as_written
-from .on_sglang import is_eagle3
-from .rules import neighbours, table, was_read
 
 KEYS = (
     "algorithm",

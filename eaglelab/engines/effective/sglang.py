@@ -11,9 +11,8 @@ from typing import Any
 from eaglelab.engines.capabilities import table as capabilities
 from eaglelab.engines.capabilities import usual_chain
 from eaglelab.engines.conventions import Engine
-
-from .given import Given
-from .rules import Rules
+from eaglelab.engines.effective.given import Given
+from eaglelab.engines.effective.rules import Rules
 
 EAGLES = ("EAGLE", "EAGLE3")
 FAMILY = (*EAGLES, "STANDALONE")

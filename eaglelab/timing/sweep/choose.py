@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from eaglelab.timing.cost import CostRow, cost_rows
+from eaglelab.timing.cost import CHEAPEST, CostRow, cost_rows
 from eaglelab.timing.intervals import ratio_of_repeats, t95
 from eaglelab.timing.measured import Measured, MeasuredTable
 from eaglelab.timing.setting import Setting
@@ -22,8 +22,6 @@ OFF = Setting(0)
 FEW_REQUESTS = 4
 """Below so many different prompts there is no interval."""
 CANNOT_TELL = "cannot tell"
-CHEAPEST = 0.9
-"""A cycle verifies at least one token, which a plain step computes too: a cost below this many plain steps is of something else that differs."""
 
 
 @dataclass(frozen=True)

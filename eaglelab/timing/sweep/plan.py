@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eaglelab.timing.acceptance import Expected
-from eaglelab.timing.cost import CostRow, cost_ratio, cost_rows
+from eaglelab.timing.cost import CHEAPEST, CostRow, cost_ratio, cost_rows
 from eaglelab.timing.errors import TimingError
 from eaglelab.timing.measured import Measured, MeasuredTable
 from eaglelab.timing.predict import Acceptance
 from eaglelab.timing.setting import Setting
-from eaglelab.timing.sweep.choose import CHEAPEST
 
 OFF = Setting(0)
 AUTO = "auto"
@@ -221,7 +220,7 @@ def decide(
     """Whether a setting gets a server now.
 
     asked_for: it was named, so that the model has no say. bounds: of another model, in place of `known`'s; no speedup is taken to lie above the
-    accept length over `choose.CHEAPEST`. cpu: why the server is taken to run on a CPU, as in `the launch line says --device cpu`; empty: it is not.
+    accept length over `cost.CHEAPEST`. cpu: why the server is taken to run on a CPU, as in `the launch line says --device cpu`; empty: it is not.
     """
     if setting.off:
         return Candidate(setting, True, "the baseline")

@@ -14,6 +14,7 @@ import re
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -149,17 +150,19 @@ class Client:
             connection.close()
 
 
-class _Chunks:
+class _Chunks(ABC):
     """The chunks of one answer, read only so far as time allows while it comes; the rest at its end."""
 
     def __init__(self, where: str) -> None:
         self.where, self.arrivals, self.lines = where, [], []
 
+    @abstractmethod
     def take(self, now: float, data: bytes) -> None:
-        raise NotImplementedError
+        """One more piece of the answer, which came at `now`."""
 
+    @abstractmethod
     def answer(self, prompt: int, sent: float) -> Answer:
-        raise NotImplementedError
+        """All of it, once it is over."""
 
     def arrived(self, now: float, tokens: int) -> None:
         if tokens > (self.arrivals[-1][1] if self.arrivals else 0):
