@@ -323,7 +323,7 @@ def test_what_cannot_be_read_says_why(tmp_path):
 def test_any_bytes_are_survived(junk, cut, name, tmp_path_factory):
     text = RICH.encode()[:cut] + junk + RICH.encode()[cut:]
     if text[:2] in (b"\xff\xfe", b"\xfe\xff", b"\x1f\x8b"):  # another encoding, which is refused by name
-        with pytest.raises(MetricsError, match="UTF-16|gzip"):
+        with pytest.raises(MetricsError, match=r"UTF-16|gzip"):
             read(tmp_path_factory.getbasetemp(), text, None, None, name)
         return
     got = read(tmp_path_factory.getbasetemp(), text, None, None, name)
