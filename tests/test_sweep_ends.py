@@ -30,13 +30,17 @@ def command(world, *more):
 
 @pytest.fixture
 def begun(world):
-    """The command as a process of its own, once so many servers were started. SIGINT is ignored, as in a background job. Nothing of it outlives the test."""
+    """The command as a process of its own, once so many servers were started. SIGINT is ignored, as in a background job, and SIGHUP is not, as under
+    nohup, where a sweep is to go on. Nothing of it outlives the test."""
     sweeps = []
+
+    def as_in_the_background():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     def start(servers, *more):
         line = [sys.executable, "-m", "eaglelab.cli", *command(world, *more)]
-        ignored = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)  # noqa: E731
-        sweep = subprocess.Popen(line, preexec_fn=ignored, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        sweep = subprocess.Popen(line, preexec_fn=as_in_the_background, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         sweeps.append(sweep)
         reached = until(lambda: len(world.starts) >= servers or sweep.poll() is not None)
         if not reached or sweep.poll() is not None:
