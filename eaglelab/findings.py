@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,25 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Fault:
+    """One thing that is wrong, named by the findings that say so."""
+
+    stage: str
+    """As `Verdict.stage`."""
+    confidence: str
+    text: str
+    changes: tuple[Change, ...] = ()
+    findings: tuple[str, ...] = ()
+    """Ids of the findings that it rests on, the most direct first."""
+    effect: float | None = None
+    """Accept length that it costs; None where nothing at hand measures it."""
+
+    def to_json(self) -> dict[str, Any]:
+        changes = [c.to_json() for c in self.changes]
+        return {**{f.name: getattr(self, f.name) for f in fields(self)}, "changes": changes, "findings": list(self.findings)}
+
+
+@dataclass(frozen=True)
 class Verdict:
     """What all findings together say."""
 
@@ -92,6 +111,10 @@ class Verdict:
     """`sure`, `likely` or `cannot tell`."""
     text: str
     changes: tuple[Change, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    """All that were found, the largest effect on accept length first."""
+    not_looked_at: tuple[str, ...] = ()
+    """What the case lacks for checks that could say more, with the cheapest way to get each."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -99,6 +122,8 @@ class Verdict:
             "confidence": self.confidence,
             "text": self.text,
             "changes": [c.to_json() for c in self.changes],
+            "faults": [f.to_json() for f in self.faults],
+            "not_looked_at": list(self.not_looked_at),
         }
 
 
