@@ -153,6 +153,7 @@ def test_the_example_raises_no_alarm():
     ("key", "last_without", "first_with"),
     [("fc_norm", "0.5.11", "0.5.12"), ("norm_output", "0.5.11", "0.5.12"), ("norm_before_fc", "0.5.16", "0.5.17")],
 )
+@pytest.mark.report("vllm-project/vllm#42764", "AB")
 def test_eagle_31_keys_by_version(key, last_without, first_with):
     """R02 (input_norm ignored up to PR 32334), R14 (EAGLE-3.1 keys): where the word first stands in SGLang's llama_eagle3.py."""
     config = {**QWEN3_DRAFTER, key: True}
@@ -190,6 +191,7 @@ def test_the_older_name_of_fc_norm_reaches_the_replay():
     assert not engine_flags(own, raw, parse_engine(SGLANG))["skip_fc_norms"]
 
 
+@pytest.mark.report("vllm-project/vllm#54526", "AJ")
 def test_r101_four_slots_at_the_top_level_do_not_load():
     """vllm #54526: ids [2, 46, 91, 93] of a speculators config; fc is built for 3 slots, 4 are captured."""
     config = {**SPECULATORS, KEY: [2, 16, 40, 46], "norm_before_fc": True, "norm_output": True}
@@ -304,6 +306,7 @@ def test_classes_are_named_by_the_version():
 # -- R22, R23, R102: widths --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.report("vllm-project/vllm#18906", "BJ")
 def test_r22_a_drafter_narrower_than_its_target():
     narrow = {**QWEN3_DRAFTER, "hidden_size": 1024}
     finding = found(narrow)["target_hidden_size"]
@@ -354,6 +357,7 @@ def test_a_target_without_capture():
 # -- the launch line ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.report("sgl-project/sglang#28196", "BN")
 def test_r104_the_targets_quantisation_is_inherited():
     """sglang PR 28196, 33115: ServerArgs copies --quantization to the drafter before its checkpoint is read."""
     line = SERVE + " --quantization fp8"
@@ -419,6 +423,7 @@ def test_a_rope_theta_that_is_not_handed_on():
     assert "samples longer than 1 tokens" not in stated.next
 
 
+@pytest.mark.report("NVIDIA-NeMo/Automodel#2399", "K")
 def test_r95_yarn_replaced_by_llama3():
     """NeMo PR 2399: gpt-oss, base 150000 factor 32, yarn silently replaced by llama3's schedule."""
     yarn = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "beta_fast": 32.0, "beta_slow": 1.0}

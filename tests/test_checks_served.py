@@ -526,6 +526,7 @@ def test_a_log_alone_tells_a_mean_and_says_so(cases, tmp_path):
     assert found["served.flags"].numbers["ran"] == {"engine": "sglang", "num_steps": 3, "eagle_topk": 1, "num_draft_tokens": 4}
 
 
+@pytest.mark.report("SafeAILab/EAGLE#298", "E")
 def test_graphs_off_above_a_batch_are_told_with_the_batch(cases, tmp_path):
     """A public report: slower than without speculation at 8 requests, `cuda graph: False`, with --cuda-graph-max-bs 2 on the line."""
     near = noisy()
@@ -550,6 +551,7 @@ def test_an_accept_length_that_never_moves_is_simulated(cases, tmp_path):
 
 
 @pytest.mark.parametrize(("starts", "status"), [(1, Status.CANNOT_TELL), (3, Status.FAIL)])
+@pytest.mark.report("vllm-project/vllm#41838", "G")
 def test_a_sawtooth_over_restarts_is_a_fault_and_one_fall_may_be_the_traffic(cases, tmp_path, starts, status):
     """A public report of accept lengths that decay with uptime: prefix blocks hashed before they were written."""
     near, lines = noisy(), []

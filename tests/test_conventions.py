@@ -43,6 +43,8 @@ RUN = [
 
 
 @pytest.mark.parametrize(("version", "architecture", "num_layers", "ids", "boundaries"), RUN)
+@pytest.mark.report("sgl-project/sglang#25454", "A")
+@pytest.mark.report("sgl-project/sglang#32226", "AJ")
 def test_sglang_as_its_setters_ran(version, architecture, num_layers, ids, boundaries):
     convention = convention_for(f"sglang=={version}", architecture)
     assert convention.feed(ids, num_layers).boundaries == boundaries
@@ -56,6 +58,7 @@ OUTPUT_IDS = {30: [1, 14, 26], 32: [1, 15, 28], 36: [1, 17, 32], 61: [1, 29, 57]
 
 
 @pytest.mark.parametrize("num_layers", SAME)
+@pytest.mark.report("NickL77/BaldEagle#18", "A")
 def test_frameworks_name_the_same_boundaries(num_layers):
     boundaries, output_ids = SAME[num_layers], OUTPUT_IDS[num_layers]
     for name in ("specforge", "angelslim", "modelopt"):

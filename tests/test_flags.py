@@ -246,6 +246,8 @@ def test_pages_and_backends_of_a_tree():
 
 
 @pytest.mark.parametrize("name", ["EAGLE", "NEXTN", "eagle"])
+@pytest.mark.report("sgl-project/sglang#21272", "AF")
+@pytest.mark.report("sgl-project/sglang#25673", "AF")
 def test_eagle_for_an_eagle3_drafter(name):
     line = f"{BARE.replace('EAGLE3', name)} {CHAIN}"
     told = look(line, draft_config=EAGLE3)

@@ -219,6 +219,7 @@ def test_ids_and_width_are_held_against_the_target(tmp_path):
     assert health.summary["problems"] == {"wrong width": 3, "token ids out of range": 1}
 
 
+@pytest.mark.report("NVIDIA/Model-Optimizer#2080", "I")
 def test_samples_are_held_against_each_other(tmp_path):
     twin = sample(2)
     health = check_health(write(tmp_path, sample(4, hidden=5), sample(5, dtype=torch.float16), twin))

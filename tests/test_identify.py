@@ -177,6 +177,7 @@ def test_shifted_embedding(target, texts):
     assert (only(found, "shifted").boundary, only(found, "shifted").numbers["offset"]) == (0, -1)
 
 
+@pytest.mark.report("vllm-project/vllm#36527", "A")
 def test_zero_and_nan_slots(source, target, texts):
     def spoil(s, x):
         return [x, torch.zeros_like(x), torch.full_like(x, float("nan"))][s]
@@ -257,6 +258,7 @@ def rotate_samples(samples):
     return out
 
 
+@pytest.mark.report("vllm-project/speculators#279", "I")
 def test_swapped_samples(source, target, texts):
     found = identify(rotate_samples(dump(target, texts, [3, FINAL])), source)
     assert found.wiring == Wiring.of([None, None])
@@ -278,6 +280,7 @@ def test_few_swapped_samples_do_not_hide_the_boundary(target):
     assert list(swapped["sample"]) == ["data_0.pt", "data_1.pt"]
 
 
+@pytest.mark.report("vllm-project/vllm-ascend#5974", "AN")
 def test_rotated_basis(source, target, texts):
     rotation = torch.linalg.qr(torch.randn(48, 48, generator=torch.Generator().manual_seed(3)))[0]
     found = identify(dump(target, texts, [2, FINAL], torch.bfloat16, lambda s, x: x @ rotation), source)

@@ -82,6 +82,7 @@ def test_mask_table_counts():
 
 
 @pytest.mark.parametrize("p", range(1, 9))
+@pytest.mark.report("sgl-project/SpecForge#885", "C")
 def test_a_mask_of_one_position_trains_the_prediction_that_the_trainers_code_counts(p):
     """SpecForge's count is right everywhere if rows are right only where they predict x[p + ahead]. speculators' is joint: right up to it."""
     steps, length = 3, 12

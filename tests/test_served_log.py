@@ -116,6 +116,8 @@ def test_docker_and_json_loggers_are_unpacked(tmp_path):
         ([(2.0, 0.5), (2.0, 0.1)], {"version": "0.5.23"}, "accepted_share", None),  # steps that change
     ],
 )
+@pytest.mark.report("sgl-project/sglang#3883", "FH")
+@pytest.mark.report("sgl-project/sglang#13212", "FH")
 def test_the_rates_formula_is_decided_by_arithmetic(pairs, knobs, kind, tokens):
     formula = rate_formula(pairs, **knobs)
     assert formula.kind == kind

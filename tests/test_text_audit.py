@@ -198,6 +198,7 @@ def test_without_a_tokenizer_what_needs_one_is_not_given(talks, tmp_path):
     assert look(talk_case(tmp_path / "few", talks[:2]), "text.shift").status is NOT_GIVEN
 
 
+@pytest.mark.report("SafeAILab/EAGLE#196", "C")
 def test_another_templates_header(tokenizer, talks, tmp_path):
     other = make_tokenizer(tokenizer.chat_template.replace("assistant", "model"))
     other.chat_template = other.chat_template.replace("{{ m.role }}", "{{ 'model' if m.role == 'assistant' else m.role }}")
@@ -205,6 +206,8 @@ def test_another_templates_header(tokenizer, talks, tmp_path):
     assert "the template's header stands before none of the spans" in found.title
 
 
+@pytest.mark.report("marin-community/marin#7237", "C")
+@pytest.mark.report("NVIDIA-NeMo/Megatron-Bridge#3359", "C")
 def test_masks_that_train_nothing_everything_or_are_absent(tokenizer, talks, tmp_path):
     zero = look(talk_case(tmp_path / "zero", [(ids, [0] * len(ids)) for ids, _ in talks], tokenizer))
     assert (zero["text.mask"].status, zero["text.mask"].title) == (FAIL, "6 of 6 samples train nothing")

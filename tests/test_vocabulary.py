@@ -74,6 +74,8 @@ SPOILT = {
 @pytest.mark.parametrize("kind", SPOILT)
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10**6))
+@pytest.mark.report("Tencent/AngelSlim#304", "B")
+@pytest.mark.report("verl-project/verl-SpeCo#67", "B")
 def test_each_way_of_spoiling_one_is_told_by_name(kind, seed):
     d2t, t2d = random_map(seed)
     ids = t2d.nonzero()[:, 0]
@@ -131,6 +133,8 @@ def test_a_t2d_of_its_own_trouble():
     assert "1 tokens of d2t are not marked in t2d and 1 marked ones are not in d2t" in fault.text
 
 
+@pytest.mark.report("SafeAILab/EAGLE#222", "BH")
+@pytest.mark.report("verl-project/verl-SpeCo#66", "B")
 def test_the_whole_vocabulary_is_the_identity():
     assert kinds(torch.zeros(V, dtype=torch.long), torch.ones(V, dtype=torch.bool), V) == []
     assert kinds(torch.zeros(V, dtype=torch.long), None, V) == []
@@ -254,6 +258,7 @@ def test_ids_in_place_of_offsets_are_named_in_the_title(case):
     assert [f["kind"] for f in found.numbers["faults"]] == ["absolute", "range"]
 
 
+@pytest.mark.report("NVIDIA-NeMo/Automodel#2447", "B")
 def test_no_d2t_says_what_the_engine_drafts(case):
     edit(case, lambda t: t.pop("d2t"))
     found = find(case, "drafter.vocabulary")
