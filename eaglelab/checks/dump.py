@@ -10,6 +10,7 @@ from eaglelab.engines.training import final_norm
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation, NotGiven
 from eaglelab.opened import DUMP
+from eaglelab.outside_json import text_part
 from eaglelab.wiring import FINAL, Boundary, Wiring, boundary_name
 
 if TYPE_CHECKING:
@@ -29,9 +30,10 @@ MIND_TRAINER = "A trainer that goes by the format treats it wrongly: name yours 
 def health(inv: Investigation) -> Iterator[Finding]:
     """Files that cannot be read or mislead."""
     if inv.dump is None:
-        raise NotGiven("a dump", DUMP)
+        raise NotGiven("a dump", DUMP + _forecast(inv))
     summary = inv.health.summary
     errors, warnings = summary["severity"].get("error", 0), summary["severity"].get("warning", 0)
+    per_token = summary["bytes_per_token"]
     listed = ", ".join(f"{what} ({n})" for what, n in list(summary["problems"].items())[:6])
     yield Finding(
         id="dump.health",
@@ -39,10 +41,22 @@ def health(inv: Investigation) -> Iterator[Finding]:
         status=Status.FAIL if errors else Status.PASS,
         claim=f"A {inv.dump.format} dump of {len(inv.dump):,} samples with {len(inv.dump.slot_names)} slots.",
         evidence=(f"Found, by number of samples: {listed}." if listed else "No file is broken, no state is NaN, zero or of another width.")
-        + f" Training split: {inv.case.dump.split or 'not said'}.",
+        + f" Training split: {inv.case.dump.split or 'not said'}."
+        + (f" A token's states take {per_token:,.0f} bytes." if per_token else ""),
         numbers=dict(summary),
         next="`eaglelab dump CASE` lists them file by file; dump the broken ones again." if errors else "",
     )
+
+
+def _forecast(inv: Investigation) -> str:
+    """What a dump of this target would take, before it is made."""
+    from eaglelab.dumps.health import bytes_of_states
+
+    hidden = None if inv.target_config is None else text_part(inv.target_config).get("hidden_size")
+    if isinstance(hidden, bool) or not isinstance(hidden, int) or hidden < 1:
+        return ""
+    each = bytes_of_states(hidden)
+    return f". Four states of {hidden} in bf16 take {each:,} bytes a token: {each * 1e8 / 1e12:.1f} TB for 100 million tokens"
 
 
 def norms(inv: Investigation) -> Iterator[Finding]:

@@ -21,10 +21,11 @@ from typing import Any
 import pandas as pd
 import torch
 
+from eaglelab.acceptance import ratio
 from eaglelab.dumps import Dump, DumpError, Sample
 from eaglelab.dumps.one_file import OneFile
 from eaglelab.dumps.raw_folders import RawFolders
-from eaglelab.dumps.rows import BadRows, bad_rows, same_states
+from eaglelab.dumps.rows import BadRows, bad_rows, repeated_rows, same_states
 from eaglelab.dumps.sample import shape_problems
 from eaglelab.progress import progress
 
@@ -65,7 +66,8 @@ class Health:
     """One row a sample looked at: sample, tokens, slots, hidden, dtype, trained, first_trained, file_mb, tensor_mb, problems. MB are
     10^6 bytes; `trained` is None where the mask is unknown."""
     summary: dict[str, Any]
-    """checked, of, text ("32 of 100,000 samples …"), readable, problems {what: samples}, severity {…: problems}, tokens, trained."""
+    """checked, of, text ("32 of 100,000 samples …"), readable, problems {what: samples}, severity {…: problems}, tokens, trained,
+    bytes_per_token of the states (None where nothing could be read)."""
 
 
 def check_health(
@@ -142,6 +144,7 @@ def _facts(dump: Dump, sample: Sample) -> dict[str, Any]:
         "file_mb": dump.file_bytes(sample.key) / 1e6,
         "tensor_mb": _bytes(sample) / 1e6,
         "last_state": sample.last_state,
+        "state_bytes": sum(slot.nbytes for slot in sample.slots),
     }
 
 
@@ -174,6 +177,14 @@ def _state_problems(sample: Sample) -> Iterable[Problem]:
             lost, why = _lost_rows(sample, bad.zero, found)
             detail = f"{counted}; {lost} of them are no padding: {why}" if lost else f"{counted} (padding?)"
             yield Problem(sample.key, "all-zero rows", detail, ERROR if lost else WARNING)
+        if len(slot) == len(sample.token_ids):
+            again, earlier = repeated_rows(slot, sample.token_ids)
+            if len(again):
+                detail = (
+                    f"{name}: {len(again)} of {rows} rows hold the state of an earlier row of another token, the first is row {int(again[0])} "
+                    f"(that of row {int(earlier[0])}): were rows of several ranks or requests gathered twice?"
+                )
+                yield Problem(sample.key, "repeated rows", detail, ERROR)
     for s, t in combinations(range(len(sample.slots)), 2):
         if same_states(sample.slots[s], sample.slots[t]):
             detail = (
@@ -267,14 +278,16 @@ def _summary(dump: Dump, reports: list[SampleHealth], problems: list[Problem]) -
     by_what = Counter(what for _, what in {(p.sample, p.what) for p in problems if p.severity != NOTE and p.sample in keys})
     bad = {p.sample for p in problems if p.severity == ERROR and p.sample in keys}
     masks = [report.facts["trained"] for report in reports if report.facts and report.facts["trained"] is not None]
+    tokens = sum(report.facts["tokens"] for report in reports if report.facts)
     return {
         "checked": len(reports),
         "of": len(dump),
+        "bytes_per_token": ratio(sum(r.facts["state_bytes"] for r in reports if r.facts), tokens),
         "readable": sum(bool(report.facts) for report in reports),
         "with_errors": len(bad),
         "problems": dict(by_what.most_common()),
         "severity": dict(Counter(p.severity for p in problems)),
-        "tokens": sum(report.facts["tokens"] for report in reports if report.facts),
+        "tokens": tokens,
         "trained": sum(masks) if masks else None,
         "text": f"{len(reports):,} of {len(dump):,} samples looked at, {len(bad):,} with errors",
     }
@@ -283,6 +296,11 @@ def _summary(dump: Dump, reports: list[SampleHealth], problems: list[Problem]) -
 def _bytes(sample: Sample) -> int:
     """Of the tensors' own elements, not of the storages behind them."""
     return sum(t.nbytes for t in (*sample.slots, sample.token_ids, sample.loss_mask) if t is not None)
+
+
+def bytes_of_states(hidden: int, states: int = 4, element: int = 2) -> int:
+    """Bytes that a token takes in a dump: `states` slots (three for fc and the last state) of `hidden` values of `element` bytes (bf16: 2)."""
+    return states * hidden * element
 
 
 def _joined(values: Iterable[Any]) -> Any:
