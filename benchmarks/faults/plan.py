@@ -38,7 +38,13 @@ class World:
     config: dict[str, Any]
     """Its config.json, with the layer ids that feed `trained_on` on the healthy case's engine."""
     train: Callable[..., dict[str, Tensor]]
-    """train(samples=None, updates=None, **flags) -> tensors of a drafter trained otherwise; cached by its arguments."""
+    """train(samples=None, updates=None, *, wiring, token_shift, mask, steps, seed, config, **flags) -> tensors of a drafter trained otherwise;
+    cached by its arguments. See `drafters.train_drafter`."""
+    engine: tuple[str, str] = ("sglang", "0.5.23")
+    """Of the healthy case."""
+    trained_texts: list[Tensor] = field(default_factory=list)
+    """What the drafter was trained on; empty where it is not at hand."""
+    trained_prompts: list[int] = field(default_factory=list)
 
 
 @dataclass

@@ -1,0 +1,87 @@
+"""F: what a launch line leads to, and what its environment does."""
+
+from __future__ import annotations
+
+from random import Random
+
+import torch
+
+from faults.kinds.common import Family, decode_lines, flag, need_sglang, noisy, random_like, unflag
+from faults.plan import Plan
+
+KINDS = Family("F")
+
+
+@KINDS.kind("16 draft tokens with top-k 1", "flags.draft_tokens", source="sgl-project/SpecForge#310")
+def sixteen(plan: Plan, strength: float, rng: Random) -> None:
+    """The steps decide: four tokens are verified."""
+    flag(plan, "--speculative-eagle-topk", 1)
+    flag(plan, "--speculative-num-draft-tokens", rng.choice([8, 16, 24]))
+
+
+@KINDS.kind("one step overrides the draft tokens", "flags.draft_tokens", source="sgl-project/sglang#8228")
+def one_step(plan: Plan, strength: float, rng: Random) -> None:
+    """The story: --speculative-num-steps 1 beside --speculative-num-draft-tokens 16 leaves 2."""
+    flag(plan, "--speculative-num-steps", 1)
+    flag(plan, "--speculative-eagle-topk", 1)
+    flag(plan, "--speculative-num-draft-tokens", 16)
+    if plan.server is not None:
+        plan.server.num_steps = 1
+
+
+@KINDS.kind("tree without enough candidates", "flags.tree", source="sgl-project/sglang PR#24054")
+def small_tree(plan: Plan, strength: float, rng: Random) -> None:
+    """One step with top-k 2 has two candidates, and eight are asked for."""
+    flag(plan, "--speculative-num-steps", 1)
+    flag(plan, "--speculative-eagle-topk", 2)
+    flag(plan, "--speculative-num-draft-tokens", 8)
+    plan.server = None
+
+
+@KINDS.kind("no algorithm on the line", "flags.off", source="sgl-project/sglang#3883")
+def no_algorithm(plan: Plan, strength: float, rng: Random) -> None:
+    need_sglang(plan)
+    unflag(plan, "--speculative-algorithm")
+    plan.server = None
+
+
+@KINDS.kind("graphs off", "flags.cuda_graph", source="sgl-project/sglang PR#4247")
+def graphs_off(plan: Plan, strength: float, rng: Random) -> None:
+    flag(plan, "--disable-cuda-graph")
+
+
+@KINDS.kind("batches beyond the graphs", "served.log.graphs flags.cuda_graph", source="SafeAILab/EAGLE#298")
+def beyond_graphs(plan: Plan, strength: float, rng: Random) -> None:
+    """--cuda-graph-max-bs 2, and eight requests at a time: `cuda graph: False` in the log."""
+    flag(plan, "--cuda-graph-max-bs", 2)
+    plan.log = decode_lines(noisy([2.2] * 6, rng), running=2) + decode_lines(noisy([2.2] * 24, rng), running=8, graph=False, start=6)
+
+
+@KINDS.kind("simulated acceptance left on", "flags.simulated served.log.constant served.acceptance", source="sgl-project/sglang SGLANG_SIMULATE_ACC_LEN")
+def simulated(plan: Plan, strength: float, rng: Random) -> None:
+    """The variable of a benchmark is still set: every pass accepts as many."""
+    need_sglang(plan)
+    plan.launch = f"SGLANG_SIMULATE_ACC_LEN=3 {plan.launch}"
+    plan.log = decode_lines([3.0] * 30)
+    plan.server = None
+
+
+@KINDS.kind("drafter not loaded", "flags.dummy", source="sgl-project/sglang --speculative-draft-load-format")
+def dummy(plan: Plan, strength: float, rng: Random) -> None:
+    flag(plan, "--load-format", "dummy")
+    if plan.server is not None:
+        tensors = plan.server.tensors
+        plan.server.tensors = {n: random_like(t, rng, 1e-3) if torch.is_floating_point(t) else t for n, t in tensors.items()}
+
+
+@KINDS.kind("acceptance loosened", "flags.thresholds", source="sgl-project/sglang --speculative-accept-threshold-single")
+def thresholds(plan: Plan, strength: float, rng: Random) -> None:
+    """The text is no longer the target's."""
+    flag(plan, "--speculative-accept-threshold-single", rng.choice([0.2, 0.5]))
+    plan.server = None
+
+
+@KINDS.kind("pipeline stages", "flags.pipeline", source="vllm-project/vllm PR#50514")
+def pipeline(plan: Plan, strength: float, rng: Random) -> None:
+    flag(plan, "--pp-size", 2)
+    plan.server = None

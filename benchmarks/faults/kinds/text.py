@@ -1,0 +1,78 @@
+"""C: what trains is not the answer, or the answers are not what the target says when it is served."""
+
+from __future__ import annotations
+
+from random import Random
+
+import torch
+from torch import Tensor
+
+from faults.kinds.common import Family, between, last_boundary, retrain
+from faults.plan import Inapplicable, Plan
+from faults.targets import load_target, states_of
+
+KINDS = Family("C")
+
+
+def _masks(plan: Plan, change) -> None:  # noqa: ANN001
+    for sample in plan.samples:
+        sample["loss_mask"] = change(sample["loss_mask"]).to(sample["loss_mask"].dtype)
+
+
+@KINDS.kind("mask all zero", "text.mask dump.health", source="marin-community/marin#7237")
+def mask_zero(plan: Plan, strength: float, rng: Random) -> None:
+    """A chat template without a generation tag: the helper returns zeros, and the drafter stays as it was initialised."""
+    retrain(plan, mask="none")
+    _masks(plan, torch.zeros_like)
+
+
+@KINDS.kind("mask all one", "text.mask", source="NVIDIA-NeMo/Megatron-Bridge#3359")
+def mask_one(plan: Plan, strength: float, rng: Random) -> None:
+    """The helper falls back to ones: prompts train too."""
+    retrain(plan, mask="all")
+    _masks(plan, torch.ones_like)
+
+
+@KINDS.kind("mask shifted", "text.shift", source="sgl-project/SpecForge#885")
+def mask_shifted(plan: Plan, strength: float, rng: Random) -> None:
+    """The mask lies a token or more behind the answers' beginnings; the drafter learned from where it lies."""
+    by = 1 + round(between(strength, 0, 2))
+    retrain(plan, mask="late")
+    _masks(plan, lambda mask: torch.cat([mask.new_zeros(by), mask[:-by]]))
+
+
+@KINDS.kind("mask on the prompts", "text.shift text.mask replay.works", source="vllm-project/speculators PR#195")
+def mask_on_prompts(plan: Plan, strength: float, rng: Random) -> None:
+    """The regular expression finds the wrong role."""
+    retrain(plan, mask="prompt")
+    _masks(plan, lambda mask: 1 - mask)
+
+
+@KINDS.kind("BOS twice", "text.faults", source="SafeAILab/EAGLE#196", needs="tokenizer")
+def bos_twice(plan: Plan, strength: float, rng: Random) -> None:
+    """The template writes it, and the tokenizer again."""
+    _rewritten(plan, lambda ids, mask: (torch.cat([ids[:1], ids]), torch.cat([mask[:1], mask])))
+
+
+@KINDS.kind("answers of another model", "served.text text.own replay.expected triangle", source="vllm-project/speculators#751")
+def not_own(plan: Plan, strength: float, rng: Random) -> None:
+    """A public corpus, not regenerated: part of each answer's tokens are not what the target would say."""
+    size, share = plan.config["vocab_size"], between(strength, 0.15, 0.6)
+
+    def other(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        swap = [bool(m) and rng.random() < share for m in mask.tolist()]
+        return torch.tensor([rng.randrange(4, size) if s else t for t, s in zip(ids.tolist(), swap, strict=True)]), mask
+
+    _rewritten(plan, other)
+
+
+def _rewritten(plan: Plan, change) -> None:  # noqa: ANN001
+    """Other tokens, and the target's states on them. Raises Inapplicable where the target is not at hand."""
+    if not plan.world.folder.exists():
+        raise Inapplicable("the target is not at hand")
+    for sample in plan.samples:
+        sample["input_ids"], sample["loss_mask"] = change(sample["input_ids"], sample["loss_mask"])
+    made = states_of(load_target(plan.world.folder), [s["input_ids"] for s in plan.samples])
+    slots = [*plan.slots[:-1], last_boundary(plan)]
+    for sample, states in zip(plan.samples, made, strict=True):
+        sample["hidden_states"] = [states[b].to(h.dtype) for b, h in zip(slots, sample["hidden_states"], strict=True)]
