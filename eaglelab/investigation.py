@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # torch, pandas and transformers load with the parts that nee
     from eaglelab.drafter.model import Drafter, Flags
     from eaglelab.dumps import Sample
     from eaglelab.engines.training import Framework
+    from eaglelab.lost import LostCase
     from eaglelab.replay import Judge, Ranking, Replay, Variant
     from eaglelab.replay.last_state import LastState
     from eaglelab.replay.tree import TreeReplay
@@ -71,6 +72,13 @@ class Investigation(OpenedCase):
         from eaglelab.timing_case import TimingCase
 
         return TimingCase(self)
+
+    @cached_property
+    def lost(self) -> LostCase:
+        """Where acceptance is lost: by token class, position, confidence and step."""
+        from eaglelab.lost.case import LostCase
+
+        return LostCase(self)
 
     @cached_property
     def judge(self) -> Judge:
@@ -327,6 +335,7 @@ class Investigation(OpenedCase):
         *,
         drafter: Drafter | None = None,
         steps: int | None = None,
+        confidences: bool = False,
         probabilities: bool = False,
         judge: Judge | None = None,
     ) -> list[Replay]:
@@ -334,13 +343,14 @@ class Investigation(OpenedCase):
         from eaglelab.replay import replay
 
         judge = judge or self.judge
-        options = {"judge": judge, "target_embed": self.boundary_rows, "probabilities": probabilities and judge.head is not None}
+        options = {"judge": judge, "target_embed": self.boundary_rows, "confidences": confidences}
+        options["probabilities"] = probabilities and judge.head is not None
         return replay(drafter or self.drafter, self.samples, self._rows(), variants, steps=steps or self.steps, **options)
 
     @cached_property
     def own_replay(self) -> Replay:
         """The replay on the dump's own feed, over all steps, with the target's probabilities where its head judges. All comparisons share it."""
-        return self.replay_of([self.feeds.dump], probabilities=True)[0]
+        return self.replay_of([self.feeds.dump], confidences=True, probabilities=True)[0]
 
     def tree_replay(
         self,

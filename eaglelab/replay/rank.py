@@ -19,7 +19,7 @@ from eaglelab.replay.run import Replay, replay
 from eaglelab.replay.variants import EMBEDDING, Variant
 
 RESAMPLES = 2000
-FINALISTS = 3
+FINALISTS = 2
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def rank_feeds(
 
     def run(wanted: Sequence[Variant], steps: int) -> list[Replay]:
         new = [v for v in wanted if v not in full]
-        done = full | {r.variant: r for r in replay(drafter, samples, embed, new, steps=steps, **options)}
+        done = full | {r.variant: r for r in replay(drafter, samples, embed, new, steps=steps, confidences=False, **options)}
         return [done[v] for v in wanted]
 
     ranking = replace(rank(run(variants, 1)), compared=_compared(variants))
@@ -175,6 +175,15 @@ def _half_widths(right: np.ndarray, counted: np.ndarray, best: int, resamples: i
     for v in range(variants - 1):  # [B, V - 1 - v] at a time: all pairs at once would be gigabytes for the 360 feeds of four slots
         largest = np.maximum(largest, _studentised(signs, off[v + 1 :] - off[v], weights).max(1))
     return np.minimum(_critical(largest) * _standard_errors(off - off[best], counted), most)
+
+
+def simultaneous(off: np.ndarray, counted: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> np.ndarray:
+    """Half widths [P] of simultaneous 95 % intervals, by the same bootstrap, for P statistics on which each sample pulls by off [P, S]
+    (sums of zero; their squares add up to the variance). counted: [S] rows of each sample. Infinite for fewer than two samples."""
+    if off.shape[1] < 2:
+        return np.full(len(off), np.inf)
+    largest = _studentised(_signs(resamples, off.shape[1], seed), off, counted / counted.sum()).max(1)
+    return _critical(largest) * _standard_errors(off, counted / counted.sum())
 
 
 def _signs(resamples: int, samples: int, seed: int) -> np.ndarray:
