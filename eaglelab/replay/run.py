@@ -47,8 +47,8 @@ class SampleOutcome:
     """[K, R] bool: counted, and the right token is not in the draft vocabulary."""
     drafted: np.ndarray
     """[K, R] int32: the drafted token, in the target's ids."""
-    confidence: np.ndarray
-    """[K, R] float32: the drafter's probability of the token that it drafts."""
+    confidence: np.ndarray | None
+    """[K, R] float32: the drafter's probability of the token that it drafts; None where it was not asked for."""
     p_drafted: np.ndarray | None
     """[K, R] float32: the target's probability of the drafted token (acceptance of greedy drafts when sampling at temperature 1)."""
     overlap: np.ndarray | None
@@ -148,12 +148,14 @@ def replay(
     *,
     judge: Judge | None = None,
     steps: int = 3,
+    confidences: bool = True,
     probabilities: bool = False,
     target_embed: EmbeddingRows | None = None,
 ) -> list[Replay]:
     """Run every variant over the samples, on the drafter's device and in its dtype.
 
     judge: says what counts as right; by default the text's token does.
+    confidences: also the drafter's probability of each drafted token; a ranking does without.
     probabilities: also the target's probability of each drafted token and the overlap of both distributions (needs a judge with lm_head; costs one
     product with the draft vocabulary's rows of lm_head a step).
     target_embed: the target's rows, where `embed` are those of a table of the drafter's own: for boundary 0, and for `Flags.target_embedding`.
@@ -185,7 +187,7 @@ def replay(
             variant = variants[alike[0]]
             fused, share = batch.fuse(variant)
             rows = target_table if variant.flags is not None and variant.flags.target_embedding else table
-            drafts = plan.draft(drafter, batch.packed, fused, rows, variant, scores)
+            drafts = plan.draft(drafter, batch.packed, fused, rows, variant, confidences, scores)
             for i in alike:
                 next(bar)
                 shares[i].append(share)
@@ -377,6 +379,7 @@ class _Plan:
         fused: Tensor,
         table: EmbeddingRows,
         variant: Variant,
+        confidences: bool,
         scores: _Probabilities | None,
     ) -> _Drafts:
         """What the chains of all samples draft under one variant."""
@@ -391,9 +394,10 @@ class _Plan:
                 ids[step, part] = choice.cpu()
                 if scores is not None:
                     numbers[1, step, part], numbers[2, step, part] = scores.of(step, part, logits, choice)
-                spread = logits.float().sub_(top[:, None]) if logits.dtype != torch.float32 else logits.sub_(top[:, None])
-                numbers[0, step, part] = spread.exp_().sum(-1).reciprocal().cpu()
-        return _Drafts(ids, numbers[0], *(numbers[1:] if scores is not None else (None, None)))
+                if confidences:
+                    spread = logits.float().sub_(top[:, None]) if logits.dtype != torch.float32 else logits.sub_(top[:, None])
+                    numbers[0, step, part] = spread.exp_().sum(-1).reciprocal().cpu()
+        return _Drafts(ids, numbers[0] if confidences else None, *(numbers[1:] if scores is not None else (None, None)))
 
     def outcomes(self, drafts: _Drafts, to_target: Tensor, vocab_size: int) -> list[SampleOutcome]:
         """Outcomes of each sample, the draft ids read by one vocabulary map [Vd]."""
@@ -414,7 +418,7 @@ class _Plan:
                     right=right.numpy(),
                     outside=outside.numpy(),
                     drafted=mine.to(torch.int32).numpy(),
-                    confidence=columns[1][i].numpy(),
+                    confidence=None if columns[1][i] is None else columns[1][i].numpy(),
                     p_drafted=None if columns[2][i] is None else columns[2][i].numpy(),
                     overlap=None if columns[3][i] is None else columns[3][i].numpy(),
                     walk=walk_sample(self.rows[i].numpy(), counted.numpy(), right.numpy(), sample.loss_mask),
@@ -430,7 +434,7 @@ class _Drafts:
 
     ids: Tensor
     """int64, draft ids."""
-    confidence: Tensor
+    confidence: Tensor | None
     p_drafted: Tensor | None
     overlap: Tensor | None
 
