@@ -87,6 +87,8 @@ class TrainingSection:
     framework: str | None = None
     version: str | None = None
     metrics: Path | None = None
+    samples: int | None = None
+    """Conversations that it was trained on."""
 
 
 @dataclass(frozen=True)
@@ -284,6 +286,12 @@ def _switch(value: Any, where: str, file: Path) -> bool:
     return value
 
 
+def _number(value: Any, where: str, file: Path) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise CaseError(f"{where} is {_shown(value)}, expected a whole number of 1 or more")
+    return value
+
+
 def _slots(value: Any, where: str, file: Path) -> tuple[int, ...]:
     whole = isinstance(value, list) and all(isinstance(slot, int) and not isinstance(slot, bool) for slot in value)
     if not whole or len(value) < 2 or min(value[:-1]) < 0 or value[-1] < -1:
@@ -310,6 +318,7 @@ CHECKS = {
     "str | None": _text,
     "Path | None": _path,
     "bool | None": _switch,
+    "int | None": _number,
     "tuple[int, ...] | None": _slots,
     "dict[str, Any] | None": _names,
     "launch": _launch,

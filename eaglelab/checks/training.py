@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from eaglelab.acceptance import FEW_SAMPLES, ratio, ratio_interval
+from eaglelab.checks.course import amount, course
 from eaglelab.checks.replay import SPLITS, _interval, _ready
 from eaglelab.engines.training import framework_of
 from eaglelab.findings import Finding, Status
@@ -28,11 +29,13 @@ HALF = 0.5
 def metric(inv: Investigation) -> Iterator[Finding]:
     """What the log reports; then its accuracy beside the same accuracy counted in the replay."""
     section = inv.case.training
+    yield from amount(section.samples)
     if section.metrics is None:
         raise NotGiven("the trainer's metrics", HOW)
     framework, version = _framework(inv)
     reported = read_metrics(section.metrics, framework, version)
     yield _reported(reported)
+    yield from course(reported)
     claimed = _claimed(reported, inv.case.dump.split)
     if not claimed:
         title = "The trainer's log holds no accuracy that a replay can count again"

@@ -30,6 +30,7 @@ LONGEST = 2**16
 LARGEST_JSON = 2**28
 MOST_UNKNOWN, LONGEST_NAME, MOST_NAMES = 100, 200, 10_000
 MOST_RANKS = 4096
+MOST_EVALUATIONS = 100_000
 
 NUMBER = r"[-+]?(?:\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(?:[eE][-+]?\d{1,4})?"
 NAME = r"""(?<![\w/.\-])["']?([A-Za-z_][\w/.\-]*)["']?\s{0,4}[:=]\s{0,4}"""
@@ -125,6 +126,7 @@ class _Collected:
         self.rows: dict[tuple, dict[str, Any]] = {}
         self.recent: dict[tuple, deque[float]] = {}
         self.ranks: dict[tuple, dict[str, float]] = {}
+        self.evaluations: dict[tuple, dict[str, float]] = {}
         self.unknown: dict[str, int] = {}
         self.not_finite: dict[str, int] = {}
         self.no_rate: dict[str, int] = {}
@@ -150,10 +152,12 @@ class _Collected:
         row = self.rows.get(key)
         if row is None:
             row = self.rows[key] = {"name": name, "step": step, "split": split, "definitions": found, "seen": 0}
-            self.recent[key], self.ranks[key] = deque(maxlen=RECENT), {}
+            self.recent[key], self.ranks[key], self.evaluations[key] = deque(maxlen=RECENT), {}, {}
         row["value"], row["at"], row["decimals"] = value, printed.at, printed.decimals
         row["seen"] += 1
         self.recent[key].append(value)
+        if printed.at and split not in (None, "train") and len(self.evaluations[key]) < MOST_EVALUATIONS:
+            self.evaluations[key][printed.at] = value
         if printed.rank and (printed.rank in self.ranks[key] or len(self.ranks[key]) < MOST_RANKS):
             self.ranks[key][printed.rank] = value
 
@@ -170,7 +174,11 @@ class _Collected:
 
     def reported(self, path: Path) -> Reported:
         rows = [
-            Row(**row | _over_ranks(row, self.ranks[key]), recent=sum(self.recent[key]) / len(self.recent[key]))
+            Row(
+                **row | _over_ranks(row, self.ranks[key]),
+                recent=sum(self.recent[key]) / len(self.recent[key]),
+                evaluations=tuple(self.evaluations[key].items()),
+            )
             for key, row in self.rows.items()
         ]
         rows.sort(key=lambda r: (r.split or "", r.definitions[0].kind, r.name.rstrip("0123456789"), r.step))

@@ -36,6 +36,8 @@ class Row:
     """Mean of the last 50 of them: a training step's own value is one batch's."""
     decimals: int | None = None
     """Decimals that it was printed with; None where it was not rounded."""
+    evaluations: tuple[tuple[str, float], ...] = ()
+    """(where in the training, value), in the order of the log: of what is not of the training's own batches, and says where it stands."""
 
     @property
     def definition(self) -> Definition | None:
