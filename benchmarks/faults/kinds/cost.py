@@ -13,7 +13,7 @@ HEADER = "batch,steps,topk,draft_tokens,tok_s,accept_length"
 REPEATS = 3
 
 
-def _runs(plan: Plan, rows: list[tuple[int, int, int, int, float, float | None]], rng: Random) -> None:
+def measured(plan: Plan, rows: list[tuple[int, int, int, int, float, float | None]], rng: Random) -> None:
     """A table of measured runs, each three times with what runs differ by (1 %)."""
     lines = [HEADER]
     for batch, steps, topk, tokens, tok_s, length in rows:
@@ -28,7 +28,7 @@ def _runs(plan: Plan, rows: list[tuple[int, int, int, int, float, float | None]]
 def dear_verify(plan: Plan, strength: float, rng: Random) -> None:
     """A mixture of experts with few active weights: four tokens read three to four times the experts (r = 2.59 there)."""
     length, base, r = 1.86, 222.47, between(strength, 2.1, 3.5)
-    _runs(plan, [(1, 0, 0, 0, base, None), (1, 3, 1, 4, base * length / r, length), (1, 1, 1, 2, base * 1.5 / (0.85 * r), 1.5)], rng)
+    measured(plan, [(1, 0, 0, 0, base, None), (1, 3, 1, 4, base * length / r, length), (1, 1, 1, 2, base * 1.5 / (0.85 * r), 1.5)], rng)
 
 
 @KINDS.kind("tree too large to pay", PAYS, source="sgl-project/sglang#14824")
@@ -39,7 +39,7 @@ def large_tree(plan: Plan, strength: float, rng: Random) -> None:
     flag(plan, "--speculative-eagle-topk", 8)
     flag(plan, "--speculative-num-draft-tokens", 60)
     plan.server = None  # what the recording holds is a chain's
-    _runs(plan, [(1, 0, 0, 0, base, None), (1, 3, 1, 4, base * 0.93, 1.86), (1, 8, 8, 60, base * 3.2 / r, 3.2)], rng)
+    measured(plan, [(1, 0, 0, 0, base, None), (1, 3, 1, 4, base * 0.93, 1.86), (1, 8, 8, 60, base * 3.2 / r, 3.2)], rng)
 
 
 @KINDS.kind("batch too large to pay", PAYS, source="SafeAILab/EAGLE#298")
@@ -47,11 +47,11 @@ def large_batch(plan: Plan, strength: float, rng: Random) -> None:
     """Twice as fast for one request, slower than without for 32."""
     loss = between(strength, 0.9, 0.6)
     rows = [(1, 0, 0, 0, 109.3, None), (1, 3, 1, 4, 214.0, 2.6), (32, 0, 0, 0, 1077.55, None), (32, 3, 1, 4, 1077.55 * loss, 2.6)]
-    _runs(plan, rows, rng)
+    measured(plan, rows, rng)
 
 
 @KINDS.kind("accept length below break-even", PAYS, source="sgl-project/sglang#11948")
 def below_break_even(plan: Plan, strength: float, rng: Random) -> None:
     """Measured on easy text it pays; what the server reached on its own does not."""
     r = between(strength, 3.4, 3.9)
-    _runs(plan, [(1, 0, 0, 0, 88.8, None), (1, 3, 1, 4, 88.8 * 3.95 / r, 3.95)], rng)
+    measured(plan, [(1, 0, 0, 0, 88.8, None), (1, 3, 1, 4, 88.8 * 3.95 / r, 3.95)], rng)

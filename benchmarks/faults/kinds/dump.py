@@ -25,7 +25,7 @@ def _some(plan: Plan, strength: float, rng: Random) -> list[dict[str, Any]]:
     return rng.sample(plan.samples, count)
 
 
-@KINDS.kind("a slot all zero", "dump.health wiring.anomalies", source="vllm-project/vllm PR#36527")
+@KINDS.kind("a slot all zero", "dump.health wiring.anomalies", source="vllm-project/vllm#36527")
 def zero_slot(plan: Plan, strength: float, rng: Random) -> None:
     """A layer that was never captured while dumping; the drafter learned without it."""
     slot = rng.randrange(len(plan.slots) - 1)
@@ -33,7 +33,7 @@ def zero_slot(plan: Plan, strength: float, rng: Random) -> None:
     each_slot(plan, torch.zeros_like, [slot])
 
 
-@KINDS.kind("NaN rows", "dump.health wiring.anomalies", source="vllm-project/speculators check_hidden_states")
+@KINDS.kind("NaN rows", "dump.health wiring.anomalies")
 def nan_rows(plan: Plan, strength: float, rng: Random) -> None:
     """From some row on everything is NaN, in a third of the samples or more."""
     for sample in _some(plan, strength, rng):
@@ -41,7 +41,7 @@ def nan_rows(plan: Plan, strength: float, rng: Random) -> None:
             states[rng.randrange(len(states)) :] = torch.nan
 
 
-@KINDS.kind("float16 overflow", "dump.health wiring.anomalies", source="huggingface/transformers: massive activations in float16")
+@KINDS.kind("float16 overflow", "dump.health wiring.anomalies")
 def overflow(plan: Plan, strength: float, rng: Random) -> None:
     """A deep layer's massive channel does not fit float16: infinite at the first token and some others."""
     slot, channel = len(plan.slots) - 2, rng.randrange(plan.samples[0]["hidden_states"][0].shape[1])
@@ -52,7 +52,9 @@ def overflow(plan: Plan, strength: float, rng: Random) -> None:
         states[rows, channel] = torch.inf
 
 
-@KINDS.kind("last state before the final norm", "dump.last_state config.final_norm replay.targets", source="NVIDIA/Model-Optimizer a2fbac7b")
+@KINDS.kind(
+    "last state before the final norm", "dump.last_state config.final_norm replay.targets", source="NVIDIA/Model-Optimizer@a2fbac7b"
+)
 def last_before_norm(plan: Plan, strength: float, rng: Random) -> None:
     """A dump for SpecForge, which applies lm_head to the last slot as it is, with the state before the norm."""
     _need_final(plan)
@@ -61,7 +63,7 @@ def last_before_norm(plan: Plan, strength: float, rng: Random) -> None:
     plan.sections.setdefault("training", {})["framework"] = "specforge"
 
 
-@KINDS.kind("last state normed twice", "dump.last_state", source="vllm-project/speculators a54a7283")
+@KINDS.kind("last state normed twice", "dump.last_state", source="vllm-project/speculators@a54a7283")
 def normed_twice(plan: Plan, strength: float, rng: Random) -> None:
     """vLLM's states are normed already, and the dump script norms them again."""
     _need_final(plan)
@@ -82,7 +84,7 @@ def rotated(plan: Plan, strength: float, rng: Random) -> None:
     each_slot(plan, lambda states: states.float() @ q)
 
 
-@KINDS.kind("dump with permuted channels", ANOMALY, source="vllm-project/vllm-ascend PR#6914")
+@KINDS.kind("dump with permuted channels", ANOMALY, source="vllm-project/vllm-ascend#6914")
 def permuted(plan: Plan, strength: float, rng: Random) -> None:
     order = torch.randperm(plan.samples[0]["hidden_states"][0].shape[1], generator=generator(rng))
     each_slot(plan, lambda states: states[:, order])
@@ -110,7 +112,7 @@ def one_row_late(plan: Plan, strength: float, rng: Random) -> None:
     each_slot(plan, lambda states: states.roll(by, dims=0), range(len(plan.slots)))
 
 
-@KINDS.kind("padding kept and trained", "dump.health text.mask text.faults", source="vllm-project/speculators PR#184")
+@KINDS.kind("padding kept and trained", "dump.health text.mask text.faults", source="vllm-project/speculators#184")
 def padding(plan: Plan, strength: float, rng: Random) -> None:
     """Rows behind the text, filled up with zeros to the batch's longest, and the mask reaches over them."""
     longest = max(len(s["input_ids"]) for s in plan.samples) + round(between(strength, 4, 24))
@@ -121,7 +123,7 @@ def padding(plan: Plan, strength: float, rng: Random) -> None:
         sample["hidden_states"] = [torch.cat([h, h.new_zeros(more, h.shape[1])]) for h in sample["hidden_states"]]
 
 
-@KINDS.kind("truncated files", "dump.health", source="sgl-project/SpecForge PR#295")
+@KINDS.kind("truncated files", "dump.health", source="sgl-project/SpecForge#295")
 def truncated(plan: Plan, strength: float, rng: Random) -> None:
     """A full disk: files that end in the middle."""
     chosen = _some(plan, strength, rng)
@@ -137,12 +139,14 @@ def sample_file(i: int) -> str:
     return f"dump/rows_{i // 4 * 4}-{i // 4 * 4 + 4}/data_{i}.pt"
 
 
-@KINDS.kind("samples dumped again and again", "dump.health", source="NVIDIA/Model-Optimizer PR#2080")
+@KINDS.kind("samples dumped again and again", "dump.health", source="NVIDIA/Model-Optimizer#2080")
 def duplicates(plan: Plan, strength: float, rng: Random) -> None:
     """A resumed run that starts over: most files are the same sample."""
     kept = max(1, round(between(strength, 0.5, 0.1) * len(plan.samples)))
     first = [dict(s, hidden_states=list(s["hidden_states"])) for s in plan.samples[:kept]]
-    plan.samples = [{**first[i % kept], "hidden_states": [h.clone() for h in first[i % kept]["hidden_states"]]} for i in range(len(plan.samples))]
+    plan.samples = [
+        {**first[i % kept], "hidden_states": [h.clone() for h in first[i % kept]["hidden_states"]]} for i in range(len(plan.samples))
+    ]
 
 
 @KINDS.kind("states of a tuned target", "wiring.target wiring.anomalies", source="sgl-project/SpecForge#533", needs="target")
@@ -181,7 +185,7 @@ def _states_by(plan: Plan, model: Any) -> None:
         sample["hidden_states"] = [states[b].to(h.dtype) for b, h in zip(plan.slots, sample["hidden_states"], strict=True)]
 
 
-@KINDS.kind("captured without the residual", ANOMALY, source="sgl-project/sglang PR#19689")
+@KINDS.kind("captured without the residual", ANOMALY, source="sgl-project/sglang#19689")
 def without_residual(plan: Plan, strength: float, rng: Random) -> None:
     """A capture in front of the fused add and norm: each slot is what its layer adds."""
     if not all(isinstance(b, int) and b > 0 for b in plan.slots[:-1]):

@@ -1,4 +1,4 @@
-"""F: what a launch line leads to, and what its environment does."""
+"""F and M: what a launch line leads to, and what its environment does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from faults.kinds.common import Family, decode_lines, flag, need_sglang, noisy, random_like, unflag
 from faults.plan import Plan
 
-KINDS = Family("F")
+KINDS, SAMPLED = Family("F"), Family("M")
 
 
 @KINDS.kind("16 draft tokens with top-k 1", "flags.draft_tokens", source="sgl-project/SpecForge#310")
@@ -29,7 +29,7 @@ def one_step(plan: Plan, strength: float, rng: Random) -> None:
         plan.server.num_steps = 1
 
 
-@KINDS.kind("tree without enough candidates", "flags.tree", source="sgl-project/sglang PR#24054")
+@KINDS.kind("tree without enough candidates", "flags.tree", source="sgl-project/sglang#24054")
 def small_tree(plan: Plan, strength: float, rng: Random) -> None:
     """One step with top-k 2 has two candidates, and eight are asked for."""
     flag(plan, "--speculative-num-steps", 1)
@@ -45,7 +45,7 @@ def no_algorithm(plan: Plan, strength: float, rng: Random) -> None:
     plan.server = None
 
 
-@KINDS.kind("graphs off", "flags.cuda_graph", source="sgl-project/sglang PR#4247")
+@KINDS.kind("graphs off", "flags.cuda_graph", source="sgl-project/sglang#4247")
 def graphs_off(plan: Plan, strength: float, rng: Random) -> None:
     flag(plan, "--disable-cuda-graph")
 
@@ -57,7 +57,7 @@ def beyond_graphs(plan: Plan, strength: float, rng: Random) -> None:
     plan.log = decode_lines(noisy([2.2] * 6, rng), running=2) + decode_lines(noisy([2.2] * 24, rng), running=8, graph=False, start=6)
 
 
-@KINDS.kind("simulated acceptance left on", "flags.simulated served.log.constant served.acceptance", source="sgl-project/sglang SGLANG_SIMULATE_ACC_LEN")
+@KINDS.kind("simulated acceptance left on", "flags.simulated served.log.constant served.acceptance")
 def simulated(plan: Plan, strength: float, rng: Random) -> None:
     """The variable of a benchmark is still set: every pass accepts as many."""
     need_sglang(plan)
@@ -66,7 +66,7 @@ def simulated(plan: Plan, strength: float, rng: Random) -> None:
     plan.server = None
 
 
-@KINDS.kind("drafter not loaded", "flags.dummy", source="sgl-project/sglang --speculative-draft-load-format")
+@KINDS.kind("drafter not loaded", "flags.dummy")
 def dummy(plan: Plan, strength: float, rng: Random) -> None:
     flag(plan, "--load-format", "dummy")
     if plan.server is not None:
@@ -74,14 +74,14 @@ def dummy(plan: Plan, strength: float, rng: Random) -> None:
         plan.server.tensors = {n: random_like(t, rng, 1e-3) if torch.is_floating_point(t) else t for n, t in tensors.items()}
 
 
-@KINDS.kind("acceptance loosened", "flags.thresholds", source="sgl-project/sglang --speculative-accept-threshold-single")
+@SAMPLED.kind("acceptance loosened", "flags.thresholds")
 def thresholds(plan: Plan, strength: float, rng: Random) -> None:
     """The text is no longer the target's."""
     flag(plan, "--speculative-accept-threshold-single", rng.choice([0.2, 0.5]))
     plan.server = None
 
 
-@KINDS.kind("pipeline stages", "flags.pipeline", source="vllm-project/vllm PR#50514")
+@KINDS.kind("pipeline stages", "flags.pipeline", source="vllm-project/vllm#50514")
 def pipeline(plan: Plan, strength: float, rng: Random) -> None:
     flag(plan, "--pp-size", 2)
     plan.server = None

@@ -14,7 +14,7 @@ from faults.targets import load_target, states_of
 KINDS = Family("C")
 
 
-def _masks(plan: Plan, change) -> None:  # noqa: ANN001
+def _masks(plan: Plan, change) -> None:
     for sample in plan.samples:
         sample["loss_mask"] = change(sample["loss_mask"]).to(sample["loss_mask"].dtype)
 
@@ -41,7 +41,7 @@ def mask_shifted(plan: Plan, strength: float, rng: Random) -> None:
     _masks(plan, lambda mask: torch.cat([mask.new_zeros(by), mask[:-by]]))
 
 
-@KINDS.kind("mask on the prompts", "text.shift text.mask replay.works", source="vllm-project/speculators PR#195")
+@KINDS.kind("mask on the prompts", "text.shift text.mask replay.works", source="vllm-project/speculators#195")
 def mask_on_prompts(plan: Plan, strength: float, rng: Random) -> None:
     """The regular expression finds the wrong role."""
     retrain(plan, mask="prompt")
@@ -66,7 +66,7 @@ def not_own(plan: Plan, strength: float, rng: Random) -> None:
     _rewritten(plan, other)
 
 
-def _rewritten(plan: Plan, change) -> None:  # noqa: ANN001
+def _rewritten(plan: Plan, change) -> None:
     """Other tokens, and the target's states on them. Raises Inapplicable where the target is not at hand."""
     if not plan.world.folder.exists():
         raise Inapplicable("the target is not at hand")

@@ -49,7 +49,7 @@ def one_step(plan: Plan, strength: float, rng: Random) -> None:
     retrain(plan, steps=1)
 
 
-@KINDS.kind("trained with another recurrence", "replay.choices", source="ROCm/ATOM PR#882")
+@KINDS.kind("trained with another recurrence", "replay.choices", source="ROCm/ATOM#882")
 def other_recurrence(plan: Plan, strength: float, rng: Random) -> None:
     """The trainer steps on from the normed state, and the config does not say so."""
     retrain(plan, post_norm_recurrence=True)

@@ -70,7 +70,7 @@ def _map(plan: Plan, d2t: Tensor | None) -> None:
     put(plan, "d2t", d2t, torch.zeros(plan.config["draft_vocab_size"], dtype=torch.int64) if d2t is None else d2t)
 
 
-@KINDS.kind("d2t missing", "drafter.vocabulary", source="NVIDIA-NeMo/Automodel PR#2447")
+@KINDS.kind("d2t missing", "drafter.vocabulary", source="NVIDIA-NeMo/Automodel#2447")
 def no_map(plan: Plan, strength: float, rng: Random) -> None:
     """The map stays in a side file, and draft ids are taken for the first target ids."""
     _map(plan, None)
@@ -82,20 +82,20 @@ def zero_map(plan: Plan, strength: float, rng: Random) -> None:
     _map(plan, torch.zeros_like(need(plan, "d2t")))
 
 
-@KINDS.kind("d2t of absolute ids", "drafter.vocabulary", source="Tencent/AngelSlim PR#304")
+@KINDS.kind("d2t of absolute ids", "drafter.vocabulary", source="Tencent/AngelSlim#304")
 def absolute_map(plan: Plan, strength: float, rng: Random) -> None:
     """Target ids where offsets belong."""
     d2t = need(plan, "d2t")
     _map(plan, d2t + torch.arange(len(d2t)))
 
 
-@KINDS.kind("d2t counted up", "drafter.vocabulary", source="verl-SpeCo PR#67")
+@KINDS.kind("d2t counted up", "drafter.vocabulary", source="verl-SpeCo#67")
 def counted_map(plan: Plan, strength: float, rng: Random) -> None:
     """A placeholder, arange: draft id i becomes 2 i."""
     _map(plan, torch.arange(len(need(plan, "d2t"))))
 
 
-@KINDS.kind("d2t of another corpus", "drafter.vocabulary.other replay.choices", source="NVIDIA-NeMo/Automodel PR#2447")
+@KINDS.kind("d2t of another corpus", "drafter.vocabulary.other replay.choices", source="NVIDIA-NeMo/Automodel#2447")
 def other_corpus(plan: Plan, strength: float, rng: Random) -> None:
     """The map is made again from other text before the export: sound by itself, and not the one of lm_head. The run's own is at hand."""
     d2t, size = need(plan, "d2t"), plan.config["vocab_size"]
@@ -109,7 +109,7 @@ def other_corpus(plan: Plan, strength: float, rng: Random) -> None:
     plan.sections.setdefault("drafter", {})["vocabulary"] = "run/d2t.npy"
 
 
-@KINDS.kind("t2d marks other tokens", "drafter.vocabulary", source="verl-SpeCo PR#66")
+@KINDS.kind("t2d marks other tokens", "drafter.vocabulary", source="verl-SpeCo#66")
 def wrong_t2d(plan: Plan, strength: float, rng: Random) -> None:
     """The first tokens of the vocabulary, a placeholder."""
     t2d = need(plan, "t2d")
@@ -118,7 +118,7 @@ def wrong_t2d(plan: Plan, strength: float, rng: Random) -> None:
         raise Inapplicable("it marks these")
 
 
-@KINDS.kind("own lm_head overwritten", "served.expected served.variant", source="vllm-project/vllm PR#27732", needs="recording")
+@KINDS.kind("own lm_head overwritten", "served.expected served.variant", source="vllm-project/vllm#27732", needs="recording")
 def head_overwritten(plan: Plan, strength: float, rng: Random) -> None:
     """The engine's loader always shares the target's head."""
     if plan.server is None:
@@ -131,7 +131,7 @@ def head_overwritten(plan: Plan, strength: float, rng: Random) -> None:
     plan.server.tensors["lm_head.weight"] = head[ids].clone()
 
 
-@KINDS.kind("wrong rope base in the config", "config.rope context.rope lost.context", source="NVIDIA-NeMo/Automodel PR#2399")
+@KINDS.kind("wrong rope base in the config", "config.rope context.rope lost.context", source="NVIDIA-NeMo/Automodel#2399")
 def rope_base(plan: Plan, strength: float, rng: Random) -> None:
     """Another model's config was copied: the drafter rotates otherwise than it was trained."""
     rope = plan.config.get("rope_parameters")
@@ -169,23 +169,23 @@ def norm_before_fc(plan: Plan, strength: float, rng: Random) -> None:
     _ignored(plan, "norm_before_fc")
 
 
-@KINDS.kind("fc_norm ignored", "config.fc_norm replay.flags", source="vllm-project/vllm PR#42764")
+@KINDS.kind("fc_norm ignored", "config.fc_norm replay.flags", source="vllm-project/vllm#42764")
 def fc_norm(plan: Plan, strength: float, rng: Random) -> None:
     _ignored(plan, "fc_norm")
 
 
-@KINDS.kind("norm_output ignored", "config.norm_output replay.flags", source="vllm-project/vllm PR#42764")
+@KINDS.kind("norm_output ignored", "config.norm_output replay.flags", source="vllm-project/vllm#42764")
 def norm_output(plan: Plan, strength: float, rng: Random) -> None:
     _ignored(plan, "norm_output")
     plan.sections.setdefault("training", {}).setdefault("framework", "speculators")
 
 
-@KINDS.kind("norm_before_residual ignored", "config.norm_before_residual replay.flags", source="vllm-project/speculators 4e2e6407")
+@KINDS.kind("norm_before_residual ignored", "config.norm_before_residual replay.flags", source="vllm-project/speculators@4e2e6407")
 def residual_ignored(plan: Plan, strength: float, rng: Random) -> None:
     _ignored(plan, "norm_before_residual")
 
 
-@KINDS.kind("norm_before_residual not in the config", "replay.choices", source="vllm-project/speculators 4e2e6407")
+@KINDS.kind("norm_before_residual not in the config", "replay.choices", source="vllm-project/speculators@4e2e6407")
 def residual_untold(plan: Plan, strength: float, rng: Random) -> None:
     """A trainer that forces the flag, and a config that says nothing."""
     retrain(plan, config={"norm_before_residual": True})
@@ -193,7 +193,7 @@ def residual_untold(plan: Plan, strength: float, rng: Random) -> None:
         config["norm_before_residual"] = False
 
 
-@KINDS.kind("recurrence from the normed state", "replay.choices replay.norm_output", source="ROCm/ATOM PR#882")
+@KINDS.kind("recurrence from the normed state", "replay.choices replay.norm_output", source="ROCm/ATOM#882")
 def post_norm(plan: Plan, strength: float, rng: Random) -> None:
     """norm_output stands in the config of a drafter that was trained without."""
     for config in [plan.config] + [plan.server.config] * (plan.server is not None):
@@ -201,7 +201,7 @@ def post_norm(plan: Plan, strength: float, rng: Random) -> None:
     plan.sections.setdefault("training", {}).setdefault("framework", "speculators")
 
 
-@KINDS.kind("engine steps on from the normed state", "served.expected served.variant", source="ROCm/ATOM PR#631", needs="recording")
+@KINDS.kind("engine steps on from the normed state", "served.expected served.variant", source="ROCm/ATOM#631", needs="recording")
 def engine_post_norm(plan: Plan, strength: float, rng: Random) -> None:
     """A defect of the engine's draft loop; config and drafter are in order."""
     if plan.server is None:

@@ -33,13 +33,13 @@ FED = "wiring.match replay.engine"
 """By value, or by what the engine's feed costs the drafter."""
 
 
-@KINDS.kind("ids one too deep", FED, source="sgl-project/sglang PR#25454")
+@KINDS.kind("ids one too deep", FED, source="sgl-project/sglang#25454")
 def one_too_deep(plan: Plan, strength: float, rng: Random) -> None:
     """Boundaries written as ids for an engine that adds one (or an output-of-layer list read raw after one was added by hand)."""
     _all_moved(plan, 1)
 
 
-@KINDS.kind("ids one too shallow", FED, source="vllm-project/vllm PR#25961")
+@KINDS.kind("ids one too shallow", FED, source="vllm-project/vllm#25961")
 def one_too_shallow(plan: Plan, strength: float, rng: Random) -> None:
     """A list that counts layers' outputs, given to an engine that takes ids raw."""
     _all_moved(plan, -1)
@@ -52,7 +52,7 @@ def _all_moved(plan: Plan, by: int) -> None:
     feed(plan, moved)
 
 
-@KINDS.kind("one id off by one", FED, source="sgl-project/SpecForge gpt-oss-120B-eagle3.json")
+@KINDS.kind("one id off by one", FED)
 def one_off(plan: Plan, strength: float, rng: Random) -> None:
     """One of the three moved by a layer; gross: as far as there is room."""
     trained = trained_layers(plan)
@@ -73,7 +73,7 @@ def embedding_in_front(plan: Plan, strength: float, rng: Random) -> None:
     feed(plan, [0, *trained_layers(plan)[:-1]])
 
 
-@KINDS.kind("engine upgraded across a rule", FED, source="sgl-project/sglang PR#25454")
+@KINDS.kind("engine upgraded across a rule", FED, source="sgl-project/sglang#25454")
 def upgraded(plan: Plan, strength: float, rng: Random) -> None:
     """The same ids under a version that makes other boundaries of them."""
     architecture, layers = plan.target_config["architectures"][0], plan.world.num_layers
@@ -110,7 +110,7 @@ def elsewhere(plan: Plan, strength: float, rng: Random) -> None:
     serve(plan)
 
 
-@KINDS.kind("last layer's output asked for", "wiring.engine", source="vllm-project/vllm PR#46788")
+@KINDS.kind("last layer's output asked for", "wiring.engine", source="vllm-project/vllm#46788")
 def out_of_reach(plan: Plan, strength: float, rng: Random) -> None:
     """Boundary N among the ids: captured before each layer runs, it never comes."""
     trained = trained_layers(plan)
@@ -151,7 +151,7 @@ def another_order(plan: Plan, strength: float, rng: Random) -> None:
     put(plan, "fc.weight", torch.cat(parts, dim=1))
 
 
-@KINDS.kind("dump of other layers than the config says", FED + " dump.format", source="lightseekorg/tokenspeed PR#526")
+@KINDS.kind("dump of other layers than the config says", FED + " dump.format", source="lightseekorg/tokenspeed#526")
 def other_layers(plan: Plan, strength: float, rng: Random) -> None:
     """The engine that dumped took layers of its own, whatever the config said, and the drafter learned these."""
     layers, trained = plan.world.num_layers, trained_layers(plan)
@@ -162,7 +162,7 @@ def other_layers(plan: Plan, strength: float, rng: Random) -> None:
         plan.slots[slot] = boundary
 
 
-@KINDS.kind("a slot dumped twice", "wiring.anomalies dump.health wiring.match", source="sgl-project/sglang PR#20492")
+@KINDS.kind("a slot dumped twice", "wiring.anomalies dump.health wiring.match", source="sgl-project/sglang#20492")
 def slot_twice(plan: Plan, strength: float, rng: Random) -> None:
     """One layer's states in two slots, and the drafter learned from them."""
     p, q = rng.sample(range(len(plan.world.trained_on)), 2)
@@ -173,7 +173,7 @@ def slot_twice(plan: Plan, strength: float, rng: Random) -> None:
         sample["hidden_states"][p] = sample["hidden_states"][q].clone()
 
 
-@KINDS.kind("a slot missing in the dump", "dump.health wiring.match dump.feed", source="vllm-project/vllm PR#46788")
+@KINDS.kind("a slot missing in the dump", "dump.health wiring.match dump.feed", source="vllm-project/vllm#46788")
 def slot_missing(plan: Plan, strength: float, rng: Random) -> None:
     p = rng.randrange(len(plan.world.trained_on))
     for sample in plan.samples:
@@ -181,7 +181,7 @@ def slot_missing(plan: Plan, strength: float, rng: Random) -> None:
     del plan.slots[p]
 
 
-@KINDS.kind("EAGLE in place of EAGLE3", "flags.algorithm", source="sgl-project/sglang PR#21272")
+@KINDS.kind("EAGLE in place of EAGLE3", "flags.algorithm", source="sgl-project/sglang#21272")
 def eagle_for_eagle3(plan: Plan, strength: float, rng: Random) -> None:
     """The drafter is handed the final state alone, and fc is passed over."""
     flag(plan, "--speculative-algorithm", "EAGLE")
@@ -191,7 +191,7 @@ def eagle_for_eagle3(plan: Plan, strength: float, rng: Random) -> None:
         plan.server.tensors["fc.weight"] = torch.eye(*fc.shape)
 
 
-@KINDS.kind("nothing captured", "served.expected served.variant served.acceptance", source="vllm-project/vllm PR#36527", needs="recording")
+@KINDS.kind("nothing captured", "served.expected served.variant served.acceptance", source="vllm-project/vllm#36527", needs="recording")
 def nothing_captured(plan: Plan, strength: float, rng: Random) -> None:
     """The setter is accepted, and the forward never collects: fc is given zeros."""
     if plan.server is None:
@@ -199,7 +199,7 @@ def nothing_captured(plan: Plan, strength: float, rng: Random) -> None:
     plan.server.spoil = torch.zeros_like
 
 
-@KINDS.kind("engine without capture", "wiring.engine config.target", source="vllm-project/vllm PR#36527")
+@KINDS.kind("engine without capture", "wiring.engine config.target", source="vllm-project/vllm#36527")
 def no_capture(plan: Plan, strength: float, rng: Random) -> None:
     """A version that has no capture for this target's class yet."""
     architecture = plan.target_config["architectures"][0]
