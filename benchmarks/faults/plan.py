@@ -59,7 +59,10 @@ class Server:
     """The checkpoint that it serves."""
     num_steps: int = 3
     spoil: Callable[[Any], Any] | None = None
-    """Changes the states that are fed, pass by pass, for faults of an engine's runtime (stale, zero, another request's rows)."""
+    """Changes the states that are fed, pass by pass, for faults of an engine's runtime (stale, zero, another request's rows): gets and returns one
+    [R, H] a place of fc. With a method `reset()` it is told of each new request."""
+    flags: dict[str, bool] = field(default_factory=dict)
+    """Fields of `eaglelab.drafter.parts.Flags` that the engine computes otherwise than `config` says."""
 
 
 @dataclass
@@ -90,6 +93,10 @@ class Plan:
     """Rows of the trainer's metrics; empty: none is written."""
     files: dict[str, str | bytes] = field(default_factory=dict)
     """Further files by their path in the case's folder."""
+    target: str = "path"
+    """How the case has its target: `path` (the checkpoint), `sketch` (with embedding rows), `none` (embedding rows and the target's config alone)."""
+    told: tuple[str, ...] = ("recording", "log")
+    """What the case has of the server."""
 
     def copy(self) -> Plan:
         """One that may be changed: all but the world's tensors is copied."""
