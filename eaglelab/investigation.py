@@ -334,18 +334,19 @@ class Investigation(OpenedCase):
         variants: Sequence[Variant],
         *,
         drafter: Drafter | None = None,
+        samples: Sequence[Sample] | None = None,
         steps: int | None = None,
         confidences: bool = False,
         probabilities: bool = False,
         judge: Judge | None = None,
     ) -> list[Replay]:
-        """Replays of further variants on the same samples. drafter: one with other weights than the case's."""
+        """Replays of further variants on the same samples (or on others). drafter: one with other weights than the case's."""
         from eaglelab.replay import replay
 
         judge = judge or self.judge
         options = {"judge": judge, "target_embed": self.boundary_rows, "confidences": confidences}
         options["probabilities"] = probabilities and judge.head is not None
-        return replay(drafter or self.drafter, self.samples, self._rows(), variants, steps=steps or self.steps, **options)
+        return replay(drafter or self.drafter, samples or self.samples, self._rows(), variants, steps=steps or self.steps, **options)
 
     @cached_property
     def own_replay(self) -> Replay:
@@ -408,22 +409,46 @@ class Investigation(OpenedCase):
 
     @cached_property
     def other_choices(self) -> tuple[Replay, list[Replay]]:
-        """The dump's feed, and the choices that trainers and engines make differently, one by one; last the engine's own where it differs."""
+        """The dump's feed, and the choices that trainers and engines make differently, one by one; last the target's lm_head, and before it
+        the engine's own where it differs. Those that are far behind ran the beginning of each answer alone (`eaglelab.replay.race`)."""
+        return self._choices[1][0], self._choices[1][1:]
+
+    @property
+    def choice_ranking(self) -> Ranking:
+        """The config's choice (index 0) and all others, by accept length; by step 0 where no row has all steps."""
+        return self._choices[0]
+
+    @cached_property
+    def _choices(self) -> tuple[Ranking, list[Replay]]:
         from dataclasses import replace
 
         from eaglelab.drafter.model import Flags
-        from eaglelab.replay import other_choices
+        from eaglelab.replay import other_choices, race
 
         base, config = replace(self.feeds.dump, label="as the config says"), self.drafter.config
-        others = other_choices(base, config, mapped=bool(self.drafter.d2t.any()), own_table=self.own_table)
+        variants = [base, *other_choices(base, config, mapped=bool(self.drafter.d2t.any()), own_table=self.own_table)]
+        always = [0]
         if self.computed_flags not in (None, Flags.of(config)):
-            others.append(replace(base, flags=self.computed_flags, label=f"as {self.engine.title} computes it"))
-        return replace(self.own_replay, variant=base), self.replay_of(others) + self._with_the_targets_head()
+            always.append(len(variants))
+            variants.append(replace(base, flags=self.computed_flags, label=f"as {self.engine.title} computes it"))
+        if self.with_targets_head is not None:
+            variants.append(replace(base, label="the target's lm_head"))
 
-    def _with_the_targets_head(self) -> list[Replay]:
-        """The drafter with the target's rows of lm_head in place of its own, as some engines and trainers share it."""
+        def run(wanted: Sequence[Variant], samples: Sequence[Sample]) -> list[Replay]:
+            found = {base: replace(self.own_replay, variant=base)} if samples is self.samples else {}
+            heads = {v: self.with_targets_head if v.label == "the target's lm_head" else None for v in wanted if v not in found}
+            for drafter in dict.fromkeys(heads.values()):
+                mine = [v for v, other in heads.items() if other is drafter]
+                found |= {r.variant: r for r in self.replay_of(mine, drafter=drafter, samples=samples)}
+            return [found[v] for v in wanted]
+
+        return race(run, variants, self.samples, step=None if self.own_replay.counts.complete else 0, always=always)
+
+    @cached_property
+    def with_targets_head(self) -> Drafter | None:
+        """The drafter with the target's rows of lm_head in place of its own, as some engines and trainers share it; None where it has no
+        other than these, or they are not at hand."""
         import copy
-        from dataclasses import replace
 
         from torch import nn
 
@@ -432,13 +457,12 @@ class Investigation(OpenedCase):
         own = self.drafter
         borrowed = self.audit is not None and self.audit.borrowed
         if self.judge.head is None or borrowed or self.judge.head.lm_head.shape[1] != own.config.hidden_size:
-            return []
+            return None
         rows = head_rows(self.judge.head.lm_head, own.target_ids.cpu()).to(own.lm_head.weight)  # [Vd, H]
         other = copy.copy(own)
         other._modules = {**own._modules, "lm_head": nn.Linear(rows.shape[1], len(rows), bias=False, device="meta")}
         other.lm_head.weight = nn.Parameter(rows, requires_grad=False)
-        variant = replace(self.feeds.dump, label="the target's lm_head")
-        return self.replay_of([variant], drafter=other)
+        return other
 
     def with_map(self, target_ids: Any) -> Replay:
         """The drafter's weights read by another vocabulary map, on the dump's feed, one step. target_ids: [Vd] int64.
@@ -454,14 +478,6 @@ class Investigation(OpenedCase):
         places = torch.arange(len(target_ids))
         other._buffers = {**own._buffers, "d2t": (target_ids.cpu() - places).to(own.d2t.device)}
         return self.replay_of([self.feeds.dump], drafter=other, steps=1)[0]
-
-    @cached_property
-    def choice_ranking(self) -> Ranking:
-        """The config's choice (index 0) and all others, by accept length; by step 0 where no row has all steps."""
-        from eaglelab.replay import rank
-
-        base, others = self.other_choices
-        return rank([base, *others], step=None if base.counts.complete else 0)
 
     @cached_property
     def fitting_choice(self) -> Replay:
