@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from eaglelab.checks import configs, dump, replay, served, text, timing, training, vocabulary, weights, wiring
+from eaglelab.checks import caches, configs, context, dump, lost, replay, served, text, timing, training, vocabulary, weights, wiring
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation, NotGiven
 
@@ -33,10 +33,12 @@ CHECKS: tuple[Check, ...] = (
     Check("wiring.engine", "What does the engine feed with this config?", "config", configs.engine_feeds),
     Check("wiring.versions", "Does another version of the engine feed something else?", "config", configs.versions),
     Check("config", "Which keys does this engine ignore or read otherwise?", "config", configs.lint_config),
+    Check("context.rope", "Does the drafter rotate positions as the target does?", "config", context.rope),
     Check("drafter.complete", "Are the drafter's tensors all there?", "config", weights.drafter_complete),
     Check("served.acceptance", "Which accept length did the server reach?", "log", served.acceptance),
     Check("served.flags", "Does the server run as the case says?", "log", served.flags),
     Check("served.log", "What does the server's log tell?", "log", served.log),
+    Check("served.caches", "Do requests wait for room?", "log", caches.caches),
     Check("flags", "What do the launch flags lead to?", "log", timing.flags),
     Check("timing.phases", "Where do the milliseconds go?", "log", timing.phases),
     Check("timing.verify", "Is the verify pass near its limit?", "log", timing.verify),
@@ -64,11 +66,18 @@ CHECKS: tuple[Check, ...] = (
     Check("replay.choices", "Does another choice of the trainer fit better?", "replay", replay.choices),
     Check("replay.flags", "What does the engine's reading of the config's flags cost?", "replay", replay.flags),
     Check("replay.targets", "Did it learn the target's own choice?", "replay", replay.targets),
+    Check("context.rope_fit", "Which rope does the drafter fit?", "replay", context.rope_fit),
+    Check("context.knee", "Does acceptance fall with position?", "replay", context.knee),
+    Check("lost.steps", "Does it collapse after the first step?", "replay", lost.steps),
+    Check("lost.classes", "Which classes of tokens cost acceptance?", "replay", lost.classes),
+    Check("lost.tokens", "Which tokens cost most?", "replay", lost.tokens),
+    Check("lost.confidence", "Does its confidence tell what will be accepted?", "replay", lost.confidence),
     Check("replay.slots", "Which slots does the drafter use?", "replay", replay.slots),
     Check("replay.sampling", "What does it reach when the server samples?", "replay", replay.sampling),
     Check("replay.expected", "What accept length should it reach?", "replay", replay.expected),
     Check("served.text", "Does the server write the dump's text?", "replay", served.text),
     Check("served.expected", "Does the server reach what the replay predicts?", "replay", served.expected),
+    Check("served.position", "Does the server's acceptance fall along an answer?", "replay", context.served_position),
     Check("cost.setting", "Which setting is best?", "replay", timing.setting),
     Check("training.metric", "Does the drafter reach what its trainer printed?", "replay", training.metric),
 )

@@ -12,6 +12,7 @@ from eaglelab.engines.conventions import Engine, parse_engine
 from eaglelab.findings import Finding, Status, few
 from eaglelab.investigation import Investigation, NotGiven
 from eaglelab.served import Recording
+from eaglelab.served.published import published_for
 from eaglelab.served_case import CLOSE, LIVE, Predicted, Reached
 
 if TYPE_CHECKING:
@@ -57,6 +58,11 @@ def acceptance(inv: Investigation) -> Iterator[Finding]:
     evidence += f" Joint acceptance: {per_step}." if per_step else " Acceptance by step is not told."
     if reached.interval is not None:
         evidence += " On other prompts like these, {:.2f} to {:.2f} (95 %).".format(*reached.interval)
+    elsewhere = published_for(inv.target_config)
+    if elsewhere:
+        evidence += (
+            f" Published for targets of this shape: {'; '.join(map(str, elsewhere))}. Other prompts and settings make other lengths."
+        )
     evidence += "".join(f" {note[0].upper()}{note[1:]}." for note in (*reached.notes, *_incomplete(side.recording)))
     yield Finding(
         id="served.acceptance",
@@ -75,6 +81,7 @@ def acceptance(inv: Investigation) -> Iterator[Finding]:
             "interval": reached.interval,
             "source": reached.source,
             "counts": None if counts is None else counts.to_json(),
+            "published": [{"accept_length": p.accept_length, "setting": p.setting, "thread": p.thread} for p in elsewhere],
         },
         next="A drafter without lm_head or map, EAGLE in place of EAGLE3, no states captured, NaN: see drafter.complete and wiring.engine."
         if never

@@ -53,6 +53,10 @@ class LogRow:
     new_tokens: int | None = None
     cached_tokens: int | None = None
     """Of a prefill."""
+    cache_usage: float | None = None
+    """Share of the KV cache that is in use, 0 to 1."""
+    prefix_hit: float | None = None
+    """Share of the prompts' tokens that came out of the prefix cache, 0 to 1: vLLM's over its last requests, SGLang's before 0.4.4."""
     num_steps: int | None = None
     num_draft_tokens: int | None = None
     """Of a benchmark's configuration, or what the row itself names."""
@@ -63,7 +67,7 @@ INTEGERS = (
     *("line", "start", "running", "queue", "verify_steps", "accepted", "proposed"),
     *("new_tokens", "cached_tokens", "num_steps", "num_draft_tokens"),
 )
-FLOATS = ("accept_length", "accept_rate", "tok_s", "prompt_tok_s")
+FLOATS = ("accept_length", "accept_rate", "tok_s", "prompt_tok_s", "cache_usage", "prefix_hit")
 
 
 def as_table(rows: Sequence[LogRow]) -> pd.DataFrame:

@@ -91,7 +91,10 @@ def _row(event: str, known: dict[str, str]) -> LogRow:
 
     row = LogRow(event, "sglang", running=integer("#running-req"), queue=integer("#queue-req"))
     row.graph = {"True": True, "False": False}.get(next((v for k, v in known.items() if k.endswith(" graph")), ""))
+    row.cache_usage = number("full token usage") if "full token usage" in known else number("token usage")
     if event == "prefill":
+        hit = known.get("cache hit rate", "")
+        row.prefix_hit = float(hit[:-1]) / 100 if hit.endswith("%") and TWO_DECIMALS.fullmatch(hit[:-1]) else None
         row.new_tokens, row.cached_tokens = integer("#new-token"), integer("#cached-token")
         row.prompt_tok_s = number("input throughput (token/s)")
         return row

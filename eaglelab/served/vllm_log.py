@@ -111,6 +111,11 @@ def _throughput(known: dict[str, str]) -> LogRow:
         row.queue = _integer(known, "Pending", " reqs")
     row.tok_s = _number(known, "Avg generation throughput", r"(\d{1,12}\.\d) tokens/s")
     row.prompt_tok_s = _number(known, "Avg prompt throughput", r"(\d{1,12}\.\d) tokens/s")
+    for name in ("GPU KV cache usage", "CPU KV cache usage", "KV cache usage"):
+        percent = _number(known, name, r"(\d{1,3}\.\d)%") if row.cache_usage is None else None
+        row.cache_usage = row.cache_usage if percent is None else percent / 100
+    hit = _number(known, "Prefix cache hit rate", r"(\d{1,3}\.\d)%")
+    row.prefix_hit = None if hit is None else hit / 100
     return row
 
 
