@@ -76,7 +76,7 @@ def test_check_gives_one_document_in_the_contracts_shapes(case, run):
         assert finding["status"] in STATUSES
     ids = [f["id"] for f in data["findings"]]
     assert len(ids) == len(set(ids))
-    check_types(data["verdict"], {"stage": str, "confidence": str, "text": str, "changes": list})
+    check_types(data["verdict"], {"stage": str, "confidence": str, "text": str, "changes": list, "faults": list, "not_looked_at": list})
     assert (data["verdict"]["stage"], data["verdict"]["confidence"]) == ("wiring", "sure")
     key, by_engine = "eagle_config.eagle_aux_hidden_state_layer_ids", {}
     for change in data["verdict"]["changes"]:

@@ -13,7 +13,7 @@ from eaglelab.opened import DUMP
 from eaglelab.wiring import boundary_name
 
 if TYPE_CHECKING:
-    from eaglelab.replay import Replay
+    from eaglelab.replay import Ranking, Replay
 
 SPLITS = {
     None: "Whether the drafter was trained on these samples is not said (`[dump] split`).",
@@ -110,7 +110,7 @@ def order(inv: Investigation) -> Iterator[Finding]:
         status=status,
         claim=f"The dump's feed: slots {list(inv.dump.feed.aux)} in this order.",
         evidence=f"{len(names)} feeds ({ranking.compared}, and the embedding put in) over {inv.sampled}; paired differences resampled by sample, corrected "
-        f"for all pairs. Best: {names[0]} ({ranking.table['acceptance'].iloc[0]:.1%}). Cannot be told from the best: {listed}.",
+        f"for all pairs.{_left(ranking)} Best: {names[0]} ({ranking.table['acceptance'].iloc[0]:.1%}). Cannot be told from the best: {listed}.",
         numbers={
             "ranking": ranking.table.head(12).to_dict(orient="records"),
             "variants": len(names),
@@ -173,6 +173,12 @@ def engine_feed(inv: Investigation) -> Iterator[Finding]:
     )
 
 
+def _left(ranking: Ranking) -> str:
+    return (
+        f" {ranking.left} of them were far behind on the first third of each answer and were not run on the rest." if ranking.left else ""
+    )
+
+
 def choices(inv: Investigation) -> Iterator[Finding]:
     """Token shift, flags, lm_head and vocabulary map the other way, ranked by accept length: does one of them fit better?"""
     _ready(inv)
@@ -204,7 +210,7 @@ def choices(inv: Investigation) -> Iterator[Finding]:
         status=Status.FAIL if better else Status.CANNOT_TELL if unsure else Status.PASS,
         claim="The config's flags are those that it was trained with.",
         evidence=f"Accept length as the config says: {_length(base.counts)}. One by one the other way: {listed}. Paired differences resampled by "
-        f"sample, corrected for all pairs of {len(every)}.",
+        f"sample, corrected for all pairs of {len(every)}.{_left(ranking)}",
         numbers={"base": base.to_json(), "others": [r.to_json() for r in others], "ranking": ranking.table.to_dict(orient="records")},
         next=" Or: ".join(dict.fromkeys(mend(every[i].variant, inv.drafter.config) for i in better))
         if better

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import perm
 
 import numpy as np
 import pandas as pd
 
 from eaglelab.acceptance import FEW_SAMPLES
-from eaglelab.dumps import Sample
-from eaglelab.replay.run import Replay, replay
-from eaglelab.replay.variants import EMBEDDING, Variant
+from eaglelab.replay.run import Replay, SampleOutcome
 
 RESAMPLES = 2000
-FINALISTS = 2
+LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -34,6 +31,8 @@ class Ranking:
     samples: int
     note: str = ""
     """Why nothing can be told, "" where something can."""
+    left: int = 0
+    """How many, the last ones, left the race early: their rows are those of the first look (`eaglelab.replay.race`)."""
     compared: str = ""
     """How much of all there is was compared: `24 of 24 orders`, `40 of 40,320 orders`. "" for a ranking of other things than feeds."""
 
@@ -43,7 +42,7 @@ class Ranking:
         return tuple(i for i, tied in zip(self.order, self.table["tied"], strict=True) if tied)
 
 
-def rank(replays: Sequence[Replay], step: int | None = 0, resamples: int = RESAMPLES, seed: int = 0) -> Ranking:
+def rank(replays: Sequence[Replay], step: int | None = 0, resamples: int = RESAMPLES, seed: int = 0, level: float = LEVEL) -> Ranking:
     """Rank replays of the same samples by marginal acceptance at `step` (None: by accept length), with intervals for every difference from
     the best.
 
@@ -57,7 +56,7 @@ def rank(replays: Sequence[Replay], step: int | None = 0, resamples: int = RESAM
     order = np.argsort(-rates, kind="stable")
     best = order[0]
     behind = rates[best] - rates
-    half = _half_widths(right, counted, best, resamples, seed, _most(replays[0], step))
+    half = _half_widths(right, counted, best, resamples, seed, _most(replays[0], step), level)
     few = right.shape[1] < FEW_SAMPLES
     tied = (behind - half <= 0) | few
     table = pd.DataFrame(
@@ -76,48 +75,12 @@ def rank(replays: Sequence[Replay], step: int | None = 0, resamples: int = RESAM
     return Ranking(table, tuple(int(i) for i in order), right.shape[1], note)
 
 
-def rank_feeds(
-    drafter,
-    samples: Sequence[Sample],
-    embed,
-    variants: Sequence[Variant],
-    *,
-    steps: int = 3,
-    keep: int = FINALISTS,
-    known: Sequence[Replay] = (),
-    **options,
-) -> tuple[Ranking, list[Replay]]:
-    """Rank many variants cheaply: one step for all of them, all steps for the best few and for those that carry a label.
-
-    known: full replays of some of the variants, which are not run again. Returns the ranking at step 0 of all variants, and the full replays
-    of the finalists, best first.
-    """
-    full = {r.variant: r for r in known}
-
-    def run(wanted: Sequence[Variant], steps: int) -> list[Replay]:
-        new = [v for v in wanted if v not in full]
-        done = full | {r.variant: r for r in replay(drafter, samples, embed, new, steps=steps, confidences=False, **options)}
-        return [done[v] for v in wanted]
-
-    ranking = replace(rank(run(variants, 1)), compared=_compared(variants))
-    chosen = [variants[i] for place, i in enumerate(ranking.order) if place < keep or variants[i].label]
-    return ranking, run(chosen, steps)
-
-
-def _compared(variants: Sequence[Variant]) -> str:
-    """Distinct slot orders among the variants, of all that their slots allow; slots that only a labelled variant feeds are its own."""
-    candidates = [v for v in variants if not v.label] or variants
-    slots = {s for v in candidates for s in v.feed if s != EMBEDDING}
-    feeds = {v.feed for v in variants if slots.issuperset(v.feed) and len(set(v.feed)) == len(v.feed)}
-    return f"{len(feeds):,} of {perm(len(slots), len(variants[0].feed)):,} orders"
-
-
 def difference(
     better: Replay, worse: Replay, step: int | None = 0, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, float, float]:
     """(difference, low, high) of the marginal acceptance at `step` (None: of the accept length) of one pair named beforehand, resampled by
-    sample, 95 %."""
-    right, counted = _per_sample([better, worse], step)
+    sample, 95 %; on the rows that both ran."""
+    right, counted = _per_sample(_in_common(better, worse), step)
     rates = right.sum(1) / max(1, counted.sum())
     half = _half_widths(right, counted, 0, resamples, seed, _most(better, step))[1]
     gap = float(rates[0] - rates[1])
@@ -142,6 +105,24 @@ def _most(result: Replay, step: int | None) -> float:
     return 1.0 if step is not None else float(result.steps)
 
 
+def _in_common(one: Replay, other: Replay) -> list[Replay]:
+    """Two replays, the longer one cut to the rows of the other: a variant that left the race ran the beginning of each answer alone."""
+
+    def shorter(a: SampleOutcome, b: SampleOutcome) -> SampleOutcome:
+        rows = np.isin(a.rows, b.rows)
+        if rows.all():
+            return a
+        cut = {n: getattr(a, n)[:, rows] for n in ("right", "outside", "drafted")}
+        counted = a.counted[:, rows] & b.counted[:, np.isin(b.rows, a.rows)]
+        rest = {"confidence": None, "p_drafted": None, "overlap": None, "walk": None}
+        return replace(a, rows=a.rows[rows], counted=counted, **cut | rest | {"right": cut["right"] & counted})
+
+    if [o.key for o in one.outcomes] != [o.key for o in other.outcomes]:
+        raise ValueError("replays of different samples cannot be paired")
+    pairs = [(shorter(a, b), shorter(b, a)) for a, b in zip(one.outcomes, other.outcomes, strict=True)]
+    return [replace(r, outcomes=tuple(side)) for r, side in zip((one, other), zip(*pairs, strict=True), strict=True)]
+
+
 def _per_sample(replays: Sequence[Replay], step: int | None) -> tuple[np.ndarray, np.ndarray]:
     """Right rows [V, S] and counted rows [S] of each sample at one step. None: accepted drafted tokens [V, S] from the rows that count at
     all steps [S]; their ratio is the accept length less the bonus token."""
@@ -158,8 +139,10 @@ def _per_sample(replays: Sequence[Replay], step: int | None) -> tuple[np.ndarray
     return right, np.array([o.counted[step].sum() for o in replays[0].outcomes], dtype=float)
 
 
-def _half_widths(right: np.ndarray, counted: np.ndarray, best: int, resamples: int, seed: int, most: float = 1.0) -> np.ndarray:
-    """Half widths [V], at most `most`, of simultaneous 95 % intervals for (best - v), over all pairs of variants.
+def _half_widths(
+    right: np.ndarray, counted: np.ndarray, best: int, resamples: int, seed: int, most: float = 1.0, level: float = LEVEL
+) -> np.ndarray:
+    """Half widths [V], at most `most`, of simultaneous intervals for (best - v), over all pairs of variants.
 
     A wild bootstrap-t: each resample turns the sign of whole samples' deviations and divides every pair's gap by the standard error of
     that same resample. With a dozen samples the standard errors are uncertain too, and the smallest of hundreds of pairs would make
@@ -174,7 +157,7 @@ def _half_widths(right: np.ndarray, counted: np.ndarray, best: int, resamples: i
     largest = np.zeros(resamples)
     for v in range(variants - 1):  # [B, V - 1 - v] at a time: all pairs at once would be gigabytes for the 360 feeds of four slots
         largest = np.maximum(largest, _studentised(signs, off[v + 1 :] - off[v], weights).max(1))
-    return np.minimum(_critical(largest) * _standard_errors(off - off[best], counted), most)
+    return np.minimum(_critical(largest, level) * _standard_errors(off - off[best], counted), most)
 
 
 def simultaneous(off: np.ndarray, counted: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> np.ndarray:
@@ -206,6 +189,6 @@ def _standard_errors(off: np.ndarray, counted: np.ndarray) -> np.ndarray:
     return np.sqrt((off**2).sum(1) * samples / (samples - 1)) / counted.sum()
 
 
-def _critical(statistics: np.ndarray) -> float:
-    """The value that 95 % of resamples do not pass."""
-    return float(np.quantile(statistics, 0.95, method="higher"))
+def _critical(statistics: np.ndarray, level: float = LEVEL) -> float:
+    """The value that this share of resamples does not pass."""
+    return float(np.quantile(statistics, level, method="higher"))
