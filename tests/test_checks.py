@@ -63,7 +63,8 @@ def test_two_configs_a_launch_line_and_an_engine_are_enough(world, tmp_path):
     assert by_id["wiring.engine"].status is PASS
     absent = {i: f for i, f in by_id.items() if f.status is NOT_GIVEN}
     served = {c.id for c in CHECKS if c.id.startswith("served.")} - {"served.acceptance"}  # one finding says that nothing served is given
-    assert set(absent) == {c.id for c in CHECKS} - {"wiring.engine", "wiring.versions", "config", "wiring.claims", "flags"} - served
+    told = {"wiring.engine", "wiring.versions", "config", "context.rope", "wiring.claims", "flags"}
+    assert set(absent) == {c.id for c in CHECKS} - told - served
     assert "[dump] path" in absent["dump.health"].next
     assert absent["dump.health"].title == "Are the dump's files whole? Not given: a dump"
     assert "[drafter] path" in absent["drafter.complete"].next

@@ -60,7 +60,7 @@ def token_classes(rows: Rows, samples: Sequence[Sample], tokenizer: Any | None =
     """The classes that have a member, kinds first (with a tokenizer). samples: those of the rows."""
     by_ids = [
         TokenClass(OUTSIDE, "token", rows.outside & rows.counted),
-        TokenClass("in no other sample", "token", _rare(rows, samples)),
+        TokenClass("seen in no other sample", "token", _rare(rows, samples)),
         TokenClass(
             f"ends a run of {RUN} that was there before", "place", _placed(rows, [_repeated(rows, s, i) for i, s in enumerate(samples)])
         ),
