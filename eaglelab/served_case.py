@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # torch and pandas load with the parts that need them
     from eaglelab.live.compare import TextComparison
     from eaglelab.served import Counters, ServedLog
     from eaglelab.served.predict import Prediction, RequestPrediction
+    from eaglelab.served.variant_fit import VariantFit
 
 LIVE = (
     "`eaglelab live CASE --url http://localhost:30000` sends the dump's own prompts to the running server and writes a recording: name it in "
@@ -47,6 +48,8 @@ COLUMNS = {
 }
 """What the columns of `ServedCase.sources` and of `compared`'s first table are called where people read them."""
 NUMBERS = ("served", "low", "high", "predicted")
+STATES_BYTES = 2**32
+"""States of the served text that are kept at most, of all boundaries together; beyond it those of what is fed and trained on alone."""
 SETTINGS = ("num_steps", "eagle_topk", "num_draft_tokens")
 CLOSE = 0.02
 """Accept lengths that are this near, relative to the predicted one, are called equal: what bf16 and the cut last step of an answer leave."""
@@ -285,7 +288,14 @@ class ServedCase:
         return Predicted(wiring, found, *_pairs(found))
 
     def _layout(self, wiring: Wiring) -> tuple[Boundary, ...] | None:
-        """Boundaries to have the states of: the wiring's and the dump's feed. None where the target's forward cannot give them."""
+        """Boundaries to have the states of: the wiring's, and those of `states_layout`. None where the target's forward cannot give them."""
+        layout = self.states_layout(wiring) if wiring.known else None
+        return layout if layout is not None and all(b == 0 or b in layout for b in wiring) else None
+
+    def states_layout(self, wiring: Wiring | None) -> tuple[Boundary, ...] | None:
+        """Boundaries that one forward of the target keeps for everything that is asked of the served text: the dump's, a wiring's, and those
+        that other wirings feed which a server may have. None where the target's forward cannot give them."""
+        from eaglelab.served.candidates import wirings
         from eaglelab.target import ForwardSource
 
         inv = self.inv
@@ -293,14 +303,14 @@ class ServedCase:
             forward = isinstance(inv.source, ForwardSource)
         except NotGiven:
             return None
-        if (
-            not forward
-            or not wiring.known
-            or not inv.dump_wiring.known
-            or inv.drafter.config.hidden_size != inv.drafter.config.target_hidden_size
-        ):
+        width = inv.drafter.config.target_hidden_size
+        if not forward or not inv.dump_wiring.known or inv.drafter.config.hidden_size != width:
             return None
-        return tuple(dict.fromkeys(b for b in (*inv.dump_wiring.select(inv.dump.feed.aux), *wiring) if b != 0))
+        asked = [b for b in (*inv.dump_wiring.select(inv.dump.feed.aux), *(wiring or ())) if b is not None]
+        others = [*inv.dump_wiring, *(b for other in wirings(inv) for b in other)]
+        rows = sum(len(r.prompt_token_ids) + len(r.token_ids or ()) for r in self.recording.requests) if self.recording else 0
+        few = 4 * rows * width * len({*asked, *others}) > STATES_BYTES
+        return tuple(dict.fromkeys(b for b in (*asked, *(() if few else others)) if b != 0))
 
     def _states(self, recording: Recording, layout: tuple[Boundary, ...]) -> list[Sample]:
         """The target's states along the answers, slot by slot as in `layout`."""
@@ -334,6 +344,13 @@ class ServedCase:
         target = EmbeddingRows(ids, TensorSource(inv.source.path).embedding_rows(ids), "the target's embedding table")
         own = None if inv.embedding is inv.target_rows else own_embedding(inv.case.drafter.path, ids)
         return own or target, target
+
+    @cached_property
+    def variant_fit(self) -> VariantFit:
+        """Which deviation reproduces what the server accepted. Raises NotGiven."""
+        from eaglelab.served.variant_fit import fit_variants
+
+        return fit_variants(self.inv)
 
     # -- tables -----------------------------------------------------------------------------------------------------------
 

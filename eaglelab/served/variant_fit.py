@@ -1,0 +1,542 @@
+"""Which deviation reproduces what a server accepted: every candidate drafts along the served text, and its counts are held against the server's.
+
+The states are computed once and shared; a candidate's later steps are drafted only where its earlier ones are right. All candidates draft
+through the first requests, and those that are not hopeless there through all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eaglelab.acceptance import FEW_SAMPLES, Z95
+from eaglelab.drafter.chains import draft_chains
+from eaglelab.drafter.embedding import EmbeddingRows
+from eaglelab.dumps import Sample
+from eaglelab.dumps.mask import spans
+from eaglelab.opened import NotGiven
+from eaglelab.replay.run import BATCH_ROWS, FusedBatch, draft_to_target
+from eaglelab.replay.walk import AnswerWalk, walk_to_end
+from eaglelab.served import likelihood
+from eaglelab.served.candidates import CONFIG, RANDOM_EMBEDDING, RANDOM_HEAD, TARGETS_HEAD, Candidate, candidates
+from eaglelab.served.counts import ServedCounts
+from eaglelab.served.recording import Recording, Request
+from eaglelab.wiring import Wiring
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from eaglelab.investigation import Investigation
+
+FEW_PASSES = 50
+"""Verify passes below which no deviation is told from another."""
+FIRST_ROWS = 128
+"""Rows of answers through which all candidates draft; what is far behind there is not drafted further."""
+HOPELESS = 8.0
+"""Log likelihood by which a candidate is behind the best over the first rows when it is given up: odds of 1 to 3,000."""
+FINALISTS = 6
+"""Candidates at most that draft through everything."""
+OTHER_ARITHMETIC = 0.1
+"""Share of passes that may be counted otherwise by a server in another arithmetic. Measured on the example: the drafter in bfloat16 accepts another
+number than in float32 in 3 % of rows; a quantised target, or a walk that meets one such row and goes on elsewhere, makes some more."""
+TWENTY = 20
+"""Candidates whose weight is within this factor of the best's are not told from it: the usual odds of 1 in 20."""
+PASSES, HISTOGRAMS, TOTALS = "pass by pass", "histograms by request", "totals on other text"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One candidate beside the server."""
+
+    candidate: Candidate
+    predicted: ServedCounts
+    """Of its own walk through the same answers (or through the dump's)."""
+    served: ServedCounts
+    """What the server counted for the same answers."""
+    behind: float
+    """Log likelihood less than that of the best over the same rows; of totals half the likelihood ratio, over the overdispersion."""
+    weight: float
+    """0 to 1, of all candidates together; 0 for those that were given up after the first rows."""
+    same: float | None
+    """Share of passes that are as predicted (of histograms: that can be, at most); None for totals."""
+    fits: bool
+    """Whether what the server counted can be this and nothing else."""
+    rows: int
+    """Rows through which it drafted."""
+
+    @property
+    def name(self) -> str:
+        return self.candidate.name
+
+
+@dataclass(frozen=True)
+class VariantFit:
+    """All candidates, best first."""
+
+    fits: tuple[Fit, ...]
+    served: ServedCounts
+    evidence: str
+    """`pass by pass`, `histograms by request` or `totals on other text`."""
+    requests: int
+    """Requests (or, for totals, the dump's samples) that were compared."""
+    steps: int
+    notes: tuple[str, ...] = ()
+    text: tuple[str, str] = field(default=("not compared", ""))
+    """What the served text says of the target: `TextComparison.diagnosis`."""
+
+    @property
+    def best(self) -> Fit:
+        return self.fits[0]
+
+    @property
+    def alike(self) -> tuple[Fit, ...]:
+        """The best one and what is not told from it."""
+        return tuple(f for f in self.fits if f.weight * TWENTY >= self.best.weight)
+
+    @property
+    def trained(self) -> Fit:
+        return next(f for f in self.fits if f.candidate.trained)
+
+    @property
+    def config(self) -> Fit | None:
+        """What the server's config makes its engine do."""
+        return next((f for f in self.fits if CONFIG in f.candidate.roles), None)
+
+    @property
+    def few(self) -> bool:
+        return self.served.verify_steps < FEW_PASSES
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """One row a candidate, best first: candidate, kind, accept_length, joint_0 … joint_{K-1}, served (accept length over the
+        same answers), behind, weight, same, fits, rows."""
+        import pandas as pd
+
+        return pd.DataFrame([self._row(f) for f in self.fits])
+
+    def _row(self, fit: Fit) -> dict[str, Any]:
+        joint = {f"joint_{k}": fit.predicted.joint_rate(k) for k in range(self.steps)}
+        said = {"candidate": fit.name, "kind": fit.candidate.kind, "accept_length": fit.predicted.accept_length}
+        return (
+            said
+            | joint
+            | {
+                "served": fit.served.accept_length,
+                "behind": fit.behind,
+                "weight": fit.weight,
+                "same": fit.same,
+                "fits": fit.fits,
+                "rows": fit.rows,
+            }
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        rows = [self._row(f) | {"roles": sorted(f.candidate.roles)} for f in self.fits]
+        about = {"evidence": self.evidence, "requests": self.requests, "steps": self.steps, "notes": list(self.notes)}
+        return {"served": self.served.to_json(), **about, "text": self.text[0], "candidates": rows}
+
+
+def fit_variants(inv: Investigation) -> VariantFit:
+    """Every candidate beside what the case's server counted. Raises NotGiven where it told no acceptance by step, drafted trees, or nothing can
+    be replayed."""
+    side, recording = inv.served, inv.served.recording
+    counted = recording is not None and recording.counts is not None and recording.counts.joint is not None
+    reached = side.reached
+    if not counted and (reached is None or reached.counts is None or not reached.counts.joint):
+        raise NotGiven(
+            "acceptance by step",
+            "a recording of `eaglelab live`, vLLM's /metrics or its log tell it (docs/served.md); a mean accept length alone fits many deviations",
+        )
+    topk = recording.session.eagle_topk if counted else inv.launch.eagle_topk if inv.launch else None
+    if (topk or 1) > 1:
+        raise NotGiven(
+            "a chain", f"the server drafts trees (top-k {topk}): record once with `--speculative-eagle-topk 1`, the fault stays the same"
+        )
+    texts = _same_text(inv, recording) if counted else None
+    if texts is None or sum(texts.told) < FEW_PASSES:
+        other = _other_text(inv, recording.counts if counted else reached.counts, recording if counted else None)
+        texts = other if texts is None or sum(texts.told) < sum(other.told) else texts
+    return _Ranking(inv, texts).result()
+
+
+# -- what is compared on which states --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """Samples with what was counted in each, and what the candidates may feed."""
+
+    samples: list[Sample]
+    requests: tuple[Request, ...]
+    """One a sample; none where the counts are of other text."""
+    totals: tuple[np.ndarray, ...]
+    """Histograms [K + 1] on other text: one a request, or one of all."""
+    steps: int
+    candidates: list[Candidate]
+    rows: EmbeddingRows
+    target_rows: EmbeddingRows | None
+    wanted: list[Tensor]
+    """[T] int64 a sample: what should follow each position."""
+    last: int | None
+    """Where the last state lies."""
+    notes: tuple[str, ...] = ()
+    text: tuple[str, str] = ("not compared", "")
+
+    @property
+    def told(self) -> tuple[int, ...]:
+        """Passes of each request."""
+        return tuple(len(r.accepted) if r.accepted is not None else sum(r.histogram) for r in self.requests) or tuple(
+            int(h.sum()) for h in self.totals
+        )
+
+
+def _same_text(inv: Investigation, recording: Recording) -> _Texts | None:
+    """The recorded answers with the states along them; None where there are none."""
+    from eaglelab.replay.variants import EMBEDDING
+    from eaglelab.served.predict import from_dump
+
+    side, feed = inv.served, inv.dump.feed
+    fed = side.wiring_of(recording)
+    wiring = None if fed is None else fed.wiring
+    layout = side.states_layout(wiring)
+    if layout is None:
+        samples, rows, table = from_dump(recording, inv.replay_samples), inv._rows(), inv.boundary_rows
+        base, slots, place, source = _in_the_dump(inv, wiring)
+        last = feed.last
+    else:
+        samples = side._states(recording, layout)
+        rows, table = side._rows_of(samples, False) if samples else (None, None)
+        place = {0: EMBEDDING} | {b: i for i, b in enumerate(layout)}
+        base, slots = (tuple(place[b] for b in inv.dump_wiring.select(s)) for s in (feed.aux, _known_slots(inv, place)))
+        source = None if wiring is None or any(b not in place for b in wiring) else tuple(place[b] for b in wiring)
+        last = place.get("final")
+    by_key = {s.key: s for s in samples}
+    steps = recording.session.num_steps or inv.steps
+    asked = [(r, s) for r in recording.requests if (s := by_key.get(f"request {r.index}")) is not None and _usable(r, s, steps)]
+    if not asked:
+        return None
+    found = candidates(
+        inv, base, slots, place, fed=source, fed_wiring=wiring, draft_config=recording.session.draft_config or inv.draft_config, last=last
+    )
+    requests, samples = zip(*asked, strict=True)
+    wanted = [torch.cat([s.token_ids[1:], s.token_ids.new_tensor([-1])]) for s in samples]
+    return _Texts(list(samples), requests, (), steps, found, rows, table, wanted, last, text=_text(inv, recording))
+
+
+def _usable(request: Request, sample: Sample, steps: int) -> bool:
+    whole = len(sample.token_ids) == len(request.prompt_token_ids) + len(request.token_ids)
+    told = request.accepted is not None or (whole and request.histogram is not None)
+    return told and not request.beyond(steps)
+
+
+def _text(inv: Investigation, recording: Recording) -> tuple[str, str]:
+    try:
+        return inv.served.text(recording).diagnosis
+    except (NotGiven, ValueError):
+        return "not compared", ""
+
+
+def _known_slots(inv: Investigation, place: dict) -> list[int]:
+    """The dump's slots that the target gives as well."""
+    return [s for s, b in enumerate(inv.dump_wiring) if b in place]
+
+
+def _in_the_dump(inv: Investigation, wiring: Wiring | None) -> tuple:
+    """(the dump's feed, its slots, where each boundary lies, the sources that hold what a wiring feeds or None)."""
+    held, slots = inv.dump_wiring, tuple(range(len(inv.samples[0].slots)))
+    place = {b: s for s, b in reversed(list(enumerate(held))) if b is not None}
+    if inv.boundary_rows is not None:
+        place = {0: "embedding"} | place
+    place |= {b: len(slots) + i for i, b in enumerate(inv._beyond_the_dump)}
+    source = None if wiring is None else inv.sources_of(wiring)[0]
+    return tuple(inv.dump.feed.aux), slots, place, source
+
+
+def _other_text(inv: Investigation, counts: ServedCounts, recording: Recording | None) -> _Texts:
+    """The dump's answers as a sample of what is asked: the server's totals are draws from their distribution."""
+    steps = len(counts.joint)
+    fed = inv.served_wiring if recording is None else inv.served.wiring_of(recording)
+    wiring = None if fed is None else fed.wiring
+    base, slots, place, source = _in_the_dump(inv, wiring)
+    found = candidates(inv, base, slots, place, fed=source, fed_wiring=wiring, last=inv.dump.feed.last)
+    histograms = [np.diff([0, *reversed((counts.verify_steps, *counts.joint))])[::-1]]
+    if recording is not None:
+        told = [c for r in recording.requests if (c := r.counts(steps)) is not None and c.verify_steps]
+        histograms = [np.diff([0, *reversed((c.verify_steps, *c.joint[:steps]))])[::-1] for c in told]
+    wanted = [a.token for a in inv.judge.answers(inv.replay_samples)]
+    note = "whose text the server answered is not known: the dump's answers stand for it"
+    text = ("not compared", "") if recording is None else _text(inv, recording)
+    return _Texts(
+        inv.replay_samples, (), tuple(histograms), steps, found, inv._rows(), inv.boundary_rows, wanted, inv.dump.feed.last, (note,), text
+    )
+
+
+# -- drafting --------------------------------------------------------------------------------------------------------------------------------
+
+
+class _Drafting:
+    """Candidates drafting from every row of the answers in some samples; states and products are shared."""
+
+    def __init__(self, inv: Investigation, texts: _Texts, chosen: Sequence[int]) -> None:
+        self.inv, self.steps, self.last = inv, texts.steps, texts.last
+        self.samples = [texts.samples[i] for i in chosen]
+        device, dtype = inv.drafter.fc.weight.device, inv.drafter.fc.weight.dtype
+        self.rows_table = texts.rows.to(device, dtype)
+        self.target_rows = self.rows_table if texts.target_rows is None else texts.target_rows.to(device, dtype)
+        self.batch = FusedBatch(inv.drafter, self.samples, self.target_rows, device, dtype)
+        self.answers, rows, wanted = [], [], []
+        for i, sample, start in zip(chosen, self.samples, self.batch.packed.starts, strict=False):
+            ends = [(max(1, first), end) for first, end in spans(_mask(sample)) if end - max(1, first) > 1]
+            self.answers.append(ends)
+            for first, end in ends:
+                mine = torch.arange(first - 1, end - 2)
+                rows.append(mine + start)
+                later = mine + 1 + torch.arange(self.steps)[:, None]  # [K, r]: the position whose choice the drafted token should be
+                said = texts.wanted[i][later.clamp(max=len(sample.token_ids) - 1)]
+                wanted.append(torch.where(later < end - 1, said, -1))
+        self.rows = torch.cat(rows or [torch.zeros(0, dtype=torch.int64)])  # [R] of the packed rows
+        self.wanted = torch.cat(wanted or [torch.zeros(self.steps, 0, dtype=torch.int64)], 1)  # [K, R], -1 beyond the answer
+        self.place = {int(row): i for i, row in enumerate(self.rows)}
+        self._first: dict[Any, Tensor] = {}
+
+    @torch.no_grad()
+    def leads(self, candidate: Candidate) -> np.ndarray:
+        """[R] drafted tokens that are right before the first wrong one."""
+        lead = np.zeros(len(self.rows), dtype=np.int64)
+        if candidate.weights == RANDOM_HEAD or not len(self.rows):
+            return lead  # right once in Vd tokens, by chance
+        variant = candidate.variant
+        drafter = self.inv.with_targets_head if candidate.weights == TARGETS_HEAD else self.inv.drafter
+        ids = draft_to_target(drafter, variant)
+        chain = (replace(variant, vocabulary="d2t", label=""), candidate.weights, candidate.without_fc)
+        if chain not in self._first:  # readings of the map draft the same first token
+            self._first[chain] = next(self._chains(drafter, candidate, self.rows, 1))
+        right = ids[self._first[chain]] == self.wanted[0]
+        lead[right.numpy()] = 1
+        going = right.nonzero()[:, 0]
+        if self.steps > 1 and len(going):
+            chains = self._chains(drafter, candidate, self.rows[going], self.steps)
+            still = np.ones(len(going), dtype=bool)
+            for k, drafted in enumerate(chains):
+                if k:
+                    still &= (ids[drafted] == self.wanted[k, going]).numpy()
+                    lead[going.numpy()[still]] += 1
+        return lead
+
+    def _chains(self, drafter, candidate: Candidate, rows: Tensor, steps: int):
+        """Draft ids [r] of each step, on the CPU."""
+        variant, table = candidate.variant, self.rows_table
+        if candidate.weights == RANDOM_EMBEDDING:
+            table = _random(table)
+        elif variant.flags is not None and variant.flags.target_embedding:
+            table = self.target_rows
+        fused = self.batch.states(self.last) if candidate.without_fc else self.batch.fuse(variant)[0]
+        options = {"token_shift": variant.token_shift, "flags": variant.flags}
+        for output in draft_chains(drafter, self.batch.packed, fused, table, rows.to(fused.device), steps, **options):
+            yield torch.cat([logits.argmax(-1).cpu() for _, logits in output.blocks()])
+
+    def walks(self, lead: np.ndarray) -> list[list[AnswerWalk]]:
+        """The walk through each answer of each sample."""
+        found = []
+        for start, ends in zip(self.batch.packed.starts, self.answers, strict=False):
+            found.append(
+                [
+                    walk_to_end(lambda t, known, start=start: min(known, int(lead[self.place[t + start]])), first, end, self.steps)
+                    for first, end in ends
+                ]
+            )
+        return found
+
+
+def _mask(sample: Sample) -> Tensor:
+    """The loss mask [T]; all but the first token where it is unknown."""
+    return sample.loss_mask if sample.loss_mask is not None else (torch.arange(len(sample.token_ids)) > 0).long()
+
+
+def _random(table: EmbeddingRows) -> EmbeddingRows:
+    """Rows as an initialisation leaves them: N(0, 0.02), transformers' default."""
+    draw = torch.randn(table.rows.shape, generator=torch.Generator().manual_seed(0)) * 0.02
+    return EmbeddingRows(table.token_ids, draw.to(table.rows), "random rows")
+
+
+# -- ranking ---------------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """One candidate's counts and how likely they make the server's."""
+
+    log: np.ndarray
+    """[R] by request; [1] of totals."""
+    counts: tuple[ServedCounts, ...]
+    """Predicted, by request or sample."""
+    same: float | None
+    fits: bool
+
+
+class _Ranking:
+    def __init__(self, inv: Investigation, texts: _Texts) -> None:
+        self.inv, self.texts = inv, texts
+        self.kept, rows = [], 0
+        for i, sample in enumerate(texts.samples):  # as many as make one pass
+            if self.kept and rows + len(sample.token_ids) > BATCH_ROWS:
+                break
+            self.kept.append(i)
+            rows += len(sample.token_ids)
+
+    def result(self) -> VariantFit:
+        texts, notes = self.texts, list(self.texts.notes)
+        first, rows = [], 0
+        for i in self.kept:
+            more = int((_mask(texts.samples[i]) == 1).sum())
+            if not first or rows + more <= FIRST_ROWS * 5 // 4:  # one long answer more would double the cost
+                first, rows = [*first, i], rows + more
+            if rows >= FIRST_ROWS and len(first) > 1:
+                break
+        screen = _Drafting(self.inv, texts, first)
+        scores = [self._score(screen, c, first) for c in texts.candidates]
+        totals = np.array([s.log.sum() for s in scores])
+        order = np.argsort(-totals, kind="stable")
+        named = [i for i, c in enumerate(texts.candidates) if c.roles]
+        going = list(dict.fromkeys([*named, *(i for i in order[:FINALISTS] if totals[i] >= totals.max() - HOPELESS)]))
+        drafting = screen if len(first) == len(self.kept) else _Drafting(self.inv, texts, self.kept)
+        final = {i: scores[i] if drafting is screen else self._score(drafting, texts.candidates[i], self.kept) for i in going}
+        weights = dict(zip(final, likelihood.weights(np.stack([s.log for s in final.values()])), strict=True))
+        ahead = max(s.log.sum() for s in final.values())
+        found = [
+            Fit(c, _sum(s.counts), self._served(chosen), float(best - s.log.sum()), float(weights.get(i, 0.0)), s.same, fits, len(d.rows))
+            for i, c in enumerate(texts.candidates)
+            for s, d, chosen, best, fits in [
+                (final[i], drafting, self.kept, ahead, final[i].fits) if i in final else (scores[i], screen, first, totals.max(), False)
+            ]
+        ]
+        found.sort(key=lambda f: (-f.weight, f.behind, not f.candidate.roles))
+        if len(self.kept) < len(texts.samples):
+            notes.append(f"{len(self.kept)} of {len(texts.samples)} answers were compared")
+        return VariantFit(tuple(found), self._served(self.kept), self._evidence, len(self.kept), texts.steps, tuple(notes), texts.text)
+
+    @property
+    def _evidence(self) -> str:
+        if not self.texts.requests:
+            return TOTALS
+        return PASSES if all(r.accepted is not None for r in self.texts.requests) else HISTOGRAMS
+
+    def _served(self, chosen: Sequence[int]) -> ServedCounts:
+        if not self.texts.requests:
+            return _sum([ServedCounts.from_histogram(h.tolist(), self.texts.steps) for h in self.texts.totals])
+        return _sum([self.texts.requests[i].counts(self.texts.steps) for i in chosen])
+
+    def _score(self, drafting: _Drafting, candidate: Candidate, chosen: Sequence[int]) -> _Scored:
+        lead = drafting.leads(candidate)
+        walks = drafting.walks(lead)
+        counts = tuple(ServedCounts.from_accepted([n for w in mine for n in w.accepted[: w.whole]], self.texts.steps) for mine in walks)
+        histograms = [_histogram([n for w in mine for n in w.accepted], self.texts.steps) for mine in walks]
+        pi = likelihood.distribution(sum(histograms))
+        if candidate.weights == RANDOM_HEAD:
+            pi = _chance(self.inv.drafter.config.draft_vocab_size, self.texts.steps)
+        if not self.texts.requests:
+            return self._of_totals(histograms, pi, candidate, counts)
+        return self._of_requests(drafting, lead, walks, histograms, pi, chosen, counts)
+
+    def _of_requests(self, drafting, lead, walks, histograms, pi, chosen, counts) -> _Scored:
+        """Each request in turn at each noise; the likeliest noise is kept."""
+        by_noise = np.zeros((len(likelihood.NOISE), len(chosen)))
+        same = passes = 0
+        pairs = []
+        for place, (i, mine, histogram) in enumerate(zip(chosen, walks, histograms, strict=True)):
+            request, walk = self.texts.requests[i], mine[0] if mine else AnswerWalk((), 0, False)
+            if request.accepted is not None:
+                served, predicted = self._along(drafting, lead, place, request)
+                same, passes = same + int((served == predicted).sum()), passes + len(served)
+                pairs.append((int(served.sum()), int(predicted.sum()), len(served)))
+                logs = [likelihood.of_passes(served, predicted, pi, e) for e in likelihood.NOISE]
+            else:
+                served = _cut(_padded(request.histogram, self.texts.steps), histogram, walk.cut)
+                both = int(np.minimum(served, histogram).sum())
+                same, passes = same + both, passes + max(int(served.sum()), int(histogram.sum()))
+                weights = np.arange(len(served))
+                pairs.append((int(served @ weights), int(histogram @ weights), int(served.sum())))
+                logs = [likelihood.of_histogram(served, histogram, pi, e) for e in likelihood.NOISE]
+            by_noise[:, place] = logs
+        best = by_noise[by_noise.sum(1).argmax()]
+        share = same / passes if passes else None
+        return _Scored(best, counts, share, share is not None and share >= 1 - OTHER_ARITHMETIC and _level(pairs))
+
+    def _along(self, drafting: _Drafting, lead: np.ndarray, place: int, request: Request) -> tuple[np.ndarray, np.ndarray]:
+        """(served, predicted) accepted counts of the passes whose whole draft lies inside the text, along the server's own path."""
+        start = drafting.batch.packed.starts[place]
+        ends = drafting.answers[place]
+        if not ends:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        (first, end), served, predicted = ends[0], [], []
+        t = first - 1
+        for n in request.accepted:
+            if end - t - 2 < self.texts.steps:
+                break
+            served.append(n)
+            predicted.append(int(lead[drafting.place[t + start]]))
+            t += n + 1
+        return np.array(served, np.int64), np.array(predicted, np.int64)
+
+    def _of_totals(self, histograms, pi, candidate, counts) -> _Scored:
+        steps, mine = self.texts.steps, sum(histograms)
+        served = sum(self.texts.totals)
+        if candidate.weights == RANDOM_HEAD:
+            mine = pi * 1e9  # known exactly
+        over = max(self._over, likelihood.overdispersion(histograms))
+        ratio = likelihood.homogeneity(served, mine) / over
+        return _Scored(np.array([-ratio / 2]), counts, None, ratio <= likelihood.chi_squared_95(steps))
+
+    @cached_property
+    def _over(self) -> float:
+        return likelihood.overdispersion(self.texts.totals) if len(self.texts.totals) >= FEW_SAMPLES else 1.0
+
+
+def _level(pairs: list[tuple[int, int, int]]) -> bool:
+    """Whether served and predicted accept lengths agree. pairs: (accepted, predicted, passes) by request."""
+    from eaglelab.served_case import CLOSE
+
+    passes = sum(n for *_, n in pairs)
+    if not passes:
+        return False
+    gaps = [s - p for s, p, _ in pairs]
+    gap = sum(gaps) / passes
+    length = 1 + sum(p for _, p, _ in pairs) / passes
+    if abs(gap) <= CLOSE * length:
+        return True
+    spread = float(np.sqrt(sum((g - gap * n) ** 2 for g, (*_, n) in zip(gaps, pairs, strict=True)) * len(pairs) / max(1, len(pairs) - 1)))
+    return len(pairs) >= FEW_SAMPLES and abs(gap) <= Z95 * spread / passes
+
+
+def _histogram(accepted: list[int], steps: int) -> np.ndarray:
+    """[K + 1]"""
+    return np.bincount(np.array(accepted, np.int64), minlength=steps + 1)
+
+
+def _padded(histogram: Sequence[int], steps: int) -> np.ndarray:
+    return np.array([*histogram, *[0] * (steps + 1 - len(histogram))][: steps + 1])
+
+
+def _cut(served: np.ndarray, predicted: np.ndarray, cut: bool) -> np.ndarray:
+    """Without the pass that the end of the text cuts, in the place where there is one more than predicted."""
+    if not cut or served.sum() != predicted.sum() + 1:
+        return served
+    less = served.copy()
+    less[int((served - predicted).argmax())] -= 1
+    return less
+
+
+def _chance(draft_vocab_size: int, steps: int) -> np.ndarray:
+    """[K + 1] of a head that is right once in Vd tokens."""
+    p = 1 / draft_vocab_size
+    return np.array([p**k * (1 - p) for k in range(steps)] + [p**steps])
+
+
+def _sum(counts: Sequence[ServedCounts]) -> ServedCounts:
+    return sum(counts[1:], counts[0])
