@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from eaglelab.checks import caches, configs, context, dump, lost, replay, served, text, timing, training, vocabulary, weights, wiring
+from eaglelab.checks import caches, configs, context, dump, images, lost, replay, served, text, timing, training, vocabulary, weights, wiring
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation, NotGiven
 
@@ -45,6 +45,7 @@ CHECKS: tuple[Check, ...] = (
     Check("cost.worth", "Does speculation pay?", "log", timing.worth),
     Check("dump.health", "Are the dump's files whole?", "dump", dump.health),
     Check("dump.norms", "How large are the states in each slot?", "dump", dump.norms),
+    Check("dump.images", "Did the pixels go in with the image tokens?", "dump", images.images),
     Check("text.mask", "How much of the text trains?", "dump", text.mask),
     Check("text.faults", "Is the text itself in order?", "dump", text.faults),
     Check("text.tokens", "Were the prompts made with this tokenizer?", "dump", text.tokens),

@@ -32,6 +32,7 @@ CHECKS = (
     sizes.widths,
     sizes.activation,
     sizes.head,
+    sizes.vocabulary,
     positions.context,
     positions.rope,
 )

@@ -78,3 +78,21 @@ def head(s: Subject) -> Iterator[Finding]:
         + (" A text that is not empty counts as true, whatever it says." if tied and isinstance(config.get(key), str) else ""),
         next=f"Write {key} = {value} into the config that is served.",
     )
+
+
+def vocabulary(s: Subject) -> Iterator[Finding]:
+    """The whole vocabulary that the drafter's config describes, against the target's: token ids and the map's offsets are of one of them."""
+    own, theirs = whole(s.layer, "vocab_size") or whole(s.config, "vocab_size"), whole(s.target_text, "vocab_size")
+    if own is None or theirs is None or own == theirs:
+        return
+    yield Finding(
+        id="config.vocab_size",
+        title=f"The drafter's config describes a vocabulary of {own:,} tokens, the target's has {theirs:,}: is it another target's drafter?",
+        status=Status.CANNOT_TELL,
+        claim=f"vocab_size = {own} in the drafter's config",
+        evidence="Draft ids become target ids by the map (d2t), which counts in the vocabulary of training; with another tokenizer every draft is "
+        "another token. Sizes also differ where one of both was padded for the hardware, and then nothing is wrong.",
+        numbers={"drafter": own, "target": theirs},
+        next="Compare the two tokenizers (text.tokens holds the dump's prompts against the target's). Where they are one, write "
+        f"vocab_size = {theirs}.",
+    )
