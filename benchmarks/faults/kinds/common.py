@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -14,7 +15,8 @@ from eaglelab.engines.config_ids import config_ids
 from eaglelab.engines.conventions import CannotFeed, Convention, Engine, convention_for
 from eaglelab.engines.wiring_report import EngineWiring, engine_wiring
 from eaglelab.wiring import FINAL
-from faults.plan import Boundary, Inapplicable, Kind, Plan
+from faults.healthy import LAUNCH, trainer_rows
+from faults.plan import Boundary, Inapplicable, Kind, Plan, Server
 
 Inject = Callable[[Plan, float, Random], None]
 
@@ -100,6 +102,18 @@ def feed(plan: Plan, boundaries: Sequence[int]) -> None:
     serve(plan)
 
 
+def move(plan: Plan, name: str, version: str) -> None:
+    """Another engine or version that feeds what the drafter was trained on. Raises Inapplicable where it cannot."""
+    if name != plan.engine[0]:
+        config_of(plan, lambda config: config.pop("eagle_config", None))
+        steps = 3 if plan.server is None else plan.server.num_steps
+        plan.launch = LAUNCH[name].format(k=steps, nodes=steps + 1)
+    plan.engine = (name, version)
+    write_ids(plan, ids_for(plan, trained_layers(plan)))
+    if list(fed(plan).wiring) != trained_layers(plan) or not fed(plan).captures_boundaries:
+        raise Inapplicable(f"{name} {version} cannot feed {plan.world.trained_on}")
+
+
 def trained_layers(plan: Plan) -> list[int]:
     """The boundaries of fc's places. Raises Inapplicable where one is no layer's."""
     if not all(isinstance(b, int) for b in plan.world.trained_on):
@@ -113,12 +127,9 @@ def trained_layers(plan: Plan) -> list[int]:
 def put(plan: Plan, name: str, stored: Tensor | None, loaded: Tensor | None = None) -> None:
     """A tensor of the drafter's file (None: not in it), and what the server has in its place once it is loaded."""
     need(plan, name)
-    if stored is None:
-        del plan.tensors[name]
-    else:
-        plan.tensors[name] = stored
+    plan.tensors = {n: t for n, t in plan.tensors.items() if n != name} | ({} if stored is None else {name: stored})
     if plan.server is not None:
-        plan.server.tensors[name] = stored if loaded is None else loaded
+        plan.server.tensors = {**plan.server.tensors, name: stored if loaded is None else loaded}
 
 
 def need(plan: Plan, name: str) -> Tensor:
@@ -133,11 +144,37 @@ def random_like(tensor: Tensor, rng: Random, spread: float = 0.02) -> Tensor:
 
 
 def retrain(plan: Plan, **how: Any) -> None:
-    """The plan's drafter, in the file and on the server, is one that was trained otherwise (`drafters.train_drafter`)."""
-    tensors = plan.world.train(**how)
-    plan.tensors = {n: t.clone() for n, t in tensors.items()}
+    """The plan's drafter, in the file and on the server, is one that was trained otherwise (`drafters.train_drafter`).
+
+    The trainer's log is the new training's where it counts as the healthy one does, and is not at hand where it does not.
+    """
+    plan.tensors = plan.world.train(**how)
     if plan.server is not None:
-        plan.server.tensors = {n: t.clone() for n, t in tensors.items()}
+        plan.server.tensors = dict(plan.tensors)
+    if plan.trainer and not how.keys() - {"samples", "updates", "wiring", "steps"}:
+        states = [{**s, "zero": torch.zeros_like(s["final"])} for s in plan.world.states]
+        own = replace(plan.world, tensors=plan.tensors, trained_on=how.get("wiring", plan.world.trained_on), states=states)
+        plan.trainer = trainer_rows(own)
+    else:
+        drop_trainer(plan)
+
+
+def drop_trainer(plan: Plan) -> None:
+    plan.trainer = []
+    plan.sections.pop("training", None)
+
+
+def config_of(plan: Plan, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change the config, the file's and what the server computes by."""
+    for config in [plan.config] + [plan.server.config] * (plan.server is not None):
+        change(config)
+
+
+def the_server(plan: Plan) -> Server:
+    """Raises Inapplicable where there is none."""
+    if plan.server is None:
+        raise Inapplicable("no server")
+    return plan.server
 
 
 def blocks(fc: Tensor, slots: int) -> list[Tensor]:
@@ -216,6 +253,12 @@ def decode_lines(lengths: Sequence[float], *, running: int = 1, graph: bool = Tr
 def noisy(mean: Sequence[float], rng: Random, spread: float = 0.06) -> list[float]:
     """Accept lengths of log lines: each line counts forty passes, so that they differ by some hundredths."""
     return [min(3.9, max(1.02, m + rng.gauss(0, spread))) for m in mean]
+
+
+def only_log(plan: Plan, lines: list[str]) -> None:
+    """All that is known of the server is a log."""
+    need_sglang(plan)
+    plan.log, plan.server = lines, None
 
 
 def need_sglang(plan: Plan) -> None:

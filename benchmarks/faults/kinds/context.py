@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from faults.kinds.common import Family, between, flag
+from faults.kinds.common import Family, between, config_of, flag
 from faults.plan import Plan
 
 KINDS = Family("K")
@@ -23,5 +23,4 @@ def short(plan: Plan, strength: float, rng: Random) -> None:
 def scaling(plan: Plan, strength: float, rng: Random) -> None:
     """The trainer took a llama3 schedule where the config had none: the drafter turns slowly and far too slowly."""
     rope = {"rope_type": "linear", "factor": between(strength, 2.0, 16.0)}
-    for config in [plan.config] + [plan.server.config] * (plan.server is not None):
-        config["rope_scaling"] = dict(rope)
+    config_of(plan, lambda config: config.update(rope_scaling=dict(rope)))

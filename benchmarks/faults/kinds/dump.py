@@ -60,7 +60,7 @@ def last_before_norm(plan: Plan, strength: float, rng: Random) -> None:
     _need_final(plan)
     hold(plan, -1, plan.world.num_layers)
     plan.slots[-1] = plan.world.num_layers
-    plan.sections.setdefault("training", {})["framework"] = "specforge"
+    plan.sections["training"] = {"framework": "specforge", "version": "0.2.0"}
 
 
 @KINDS.kind("last state normed twice", "dump.last_state", source="vllm-project/speculators@a54a7283")
@@ -131,12 +131,12 @@ def truncated(plan: Plan, strength: float, rng: Random) -> None:
         if any(plan.samples[i] is s for s in chosen):
             buffer = io.BytesIO()
             torch.save(plan.samples[i], buffer)
-            plan.files[sample_file(i)] = buffer.getvalue()[: len(buffer.getvalue()) // 2]
+            plan.files[sample_file(plan, i)] = buffer.getvalue()[: len(buffer.getvalue()) // 2]
 
 
-def sample_file(i: int) -> str:
+def sample_file(plan: Plan, i: int) -> str:
     """The path of a sample in the case's folder, as the writer names it."""
-    return f"dump/rows_{i // 4 * 4}-{i // 4 * 4 + 4}/data_{i}.pt"
+    return f"dump/rows_0-{len(plan.samples)}/data_{i}.pt"
 
 
 @KINDS.kind("samples dumped again and again", "dump.health", source="NVIDIA/Model-Optimizer#2080")

@@ -6,7 +6,7 @@ from random import Random
 
 import torch
 
-from faults.kinds.common import Family, decode_lines, flag, need_sglang, noisy, random_like, unflag
+from faults.kinds.common import Family, decode_lines, flag, need_sglang, noisy, only_log, random_like, unflag
 from faults.plan import Plan
 
 KINDS, SAMPLED = Family("F"), Family("M")
@@ -54,16 +54,15 @@ def graphs_off(plan: Plan, strength: float, rng: Random) -> None:
 def beyond_graphs(plan: Plan, strength: float, rng: Random) -> None:
     """--cuda-graph-max-bs 2, and eight requests at a time: `cuda graph: False` in the log."""
     flag(plan, "--cuda-graph-max-bs", 2)
-    plan.log = decode_lines(noisy([2.2] * 6, rng), running=2) + decode_lines(noisy([2.2] * 24, rng), running=8, graph=False, start=6)
+    small, large = noisy([2.2] * 6, rng), noisy([2.2] * 24, rng)
+    only_log(plan, decode_lines(small, running=2) + decode_lines(large, running=8, graph=False, start=6))
 
 
 @KINDS.kind("simulated acceptance left on", "flags.simulated served.log.constant served.acceptance")
 def simulated(plan: Plan, strength: float, rng: Random) -> None:
     """The variable of a benchmark is still set: every pass accepts as many."""
-    need_sglang(plan)
+    only_log(plan, decode_lines([3.0] * 30))
     plan.launch = f"SGLANG_SIMULATE_ACC_LEN=3 {plan.launch}"
-    plan.log = decode_lines([3.0] * 30)
-    plan.server = None
 
 
 @KINDS.kind("drafter not loaded", "flags.dummy")

@@ -12,9 +12,11 @@ CONFUSED, UNRESOLVED = Family("H"), Family("X")
 
 
 def _printed(plan: Plan, rates: list[float]) -> None:
-    plan.sections.setdefault("training", {})["framework"] = "specforge"
-    plan.sections["training"].setdefault("version", "0.2")
-    plan.trainer = [{f"eval/acc_{k}": rate for k, rate in enumerate(rates)}]
+    plan.sections["training"] = {"framework": "specforge", "version": "0.2.0"}
+    plan.trainer = [
+        {"step": 260, **{f"acc_{k}": rate for k, rate in enumerate(rates)}, "loss": 0.4},
+        {"step": 260, "eval/per_position_acc": rates},
+    ]
 
 
 @CONFUSED.kind("top-k accuracy printed as accuracy", "training.metric triangle", source="NickL77/BaldEagle#17", needs="trainer")

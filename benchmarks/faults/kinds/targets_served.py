@@ -57,7 +57,9 @@ def inherits(plan: Plan, strength: float, rng: Random) -> None:
     """--quantization holds for the drafter too where its own flag is unset."""
     flag(plan, "--quantization", rng.choice(["fp8", "w8a8_int8"]))
     if plan.server is not None:
-        for name, weight in plan.server.tensors.items():
-            if weight.ndim > 1:
-                scale = weight.float().abs().amax(-1, keepdim=True) / 127
-                plan.server.tensors[name] = ((weight.float() / scale).round() * scale).to(weight.dtype)
+        plan.server.tensors = {n: _rounded(t) if t.ndim > 1 else t for n, t in plan.server.tensors.items()}
+
+
+def _rounded(weight: torch.Tensor) -> torch.Tensor:
+    scale = weight.float().abs().amax(-1, keepdim=True) / 127
+    return ((weight.float() / scale).round() * scale).to(weight.dtype)

@@ -21,8 +21,8 @@ def undertrained(plan: Plan, strength: float, rng: Random) -> None:
 def one_sample(plan: Plan, strength: float, rng: Random) -> None:
     """The trainer's own accuracy is near one; what the server meets is other text."""
     retrain(plan, samples=1)
-    plan.sections.setdefault("training", {})["framework"] = "specforge"
-    plan.trainer = [{"train/acc_0": 0.97, "train/acc_1": 0.95, "train/acc_2": 0.93}]
+    plan.sections["training"] = {"framework": "specforge", "version": "0.2.0"}
+    plan.trainer = [{"step": 260, "acc_0": 0.97, "acc_1": 0.95, "acc_2": 0.93, "loss": 0.2}]
 
 
 @KINDS.kind("trained on few samples", LOW, source="SafeAILab/EAGLE#227")

@@ -13,7 +13,20 @@ from torch import Tensor
 from eaglelab.drafter.config import DrafterConfig
 from eaglelab.engines.capabilities import support
 from eaglelab.engines.conventions import Engine, table
-from faults.kinds.common import Family, blocks, engine, generator, need, put, random_like, retrain, serve
+from faults.kinds.common import (
+    Family,
+    blocks,
+    config_of,
+    drop_trainer,
+    engine,
+    generator,
+    move,
+    need,
+    put,
+    random_like,
+    retrain,
+    the_server,
+)
 from faults.plan import Inapplicable, Plan
 from faults.targets import load_target
 
@@ -50,11 +63,11 @@ def other_names(plan: Plan, strength: float, rng: Random) -> None:
 @KINDS.kind("random embedding table", "drafter.embedding", source="lightseekorg/TorchSpec#38")
 def random_embedding(plan: Plan, strength: float, rng: Random) -> None:
     """An export that builds the model anew and loads without it. vLLM keeps it; SGLang puts the target's in its place."""
-    on_vllm(plan)
+    move(plan, "vllm", table()["families"]["vllm"]["read_versions"][-1])
     size = plan.config["vocab_size"], plan.config["hidden_size"]
     plan.tensors["embed_tokens.weight"] = random_like(torch.empty(size), rng)
     if plan.server is not None:
-        plan.server.tensors["embed_tokens.weight"] = plan.tensors["embed_tokens.weight"].clone()
+        plan.server.tensors = dict(plan.tensors)
 
 
 @KINDS.kind("fc's columns in another order", "replay.order", source="SafeAILab/EAGLE#239")
@@ -121,14 +134,13 @@ def wrong_t2d(plan: Plan, strength: float, rng: Random) -> None:
 @KINDS.kind("own lm_head overwritten", "served.expected served.variant", source="vllm-project/vllm#27732", needs="recording")
 def head_overwritten(plan: Plan, strength: float, rng: Random) -> None:
     """The engine's loader always shares the target's head."""
-    if plan.server is None:
-        raise Inapplicable("no server")
+    the_server(plan)
     head, d2t = load_target(plan.world.folder).lm_head.weight.detach(), plan.tensors.get("d2t")
     ids = torch.arange(len(head)) if d2t is None else d2t + torch.arange(len(d2t))
     own = need(plan, "lm_head.weight")
     if head.shape[1] != own.shape[1]:
         raise Inapplicable("the target's head is of another width")
-    plan.server.tensors["lm_head.weight"] = head[ids].clone()
+    put(plan, "lm_head.weight", own, head[ids].clone())
 
 
 @KINDS.kind("wrong rope base in the config", "config.rope context.rope lost.context", source="NVIDIA-NeMo/Automodel#2399")
@@ -137,17 +149,18 @@ def rope_base(plan: Plan, strength: float, rng: Random) -> None:
     rope = plan.config.get("rope_parameters")
     theta = float((rope or plan.config).get("rope_theta", 10000.0))
     wrong = theta * (0.02 if theta > 1e5 else 50.0) if strength < 0.7 else 10.0
-    for config in [plan.config] + [plan.server.config] * (plan.server is not None):
-        if config.get("rope_parameters"):
-            config["rope_parameters"] = {**config["rope_parameters"], "rope_theta": wrong}
-        else:
-            config["rope_theta"] = wrong
+    told = {"rope_parameters": {**rope, "rope_theta": wrong}} if rope else {"rope_theta": wrong}
+    config_of(plan, lambda config: config.update(told))
 
 
 # -- flags that an engine ignores or reads otherwise ----------------------------------------------------------------------------------------
 
 
-def _ignored(plan: Plan, key: str) -> None:
+ELSEWHERE = {"modal_type": "LLM"}
+"""What AngelSlim writes into a config: to all but SpecForge norm_output is the state that the next step starts from."""
+
+
+def _ignored(plan: Plan, key: str, **more: Any) -> None:
     """A drafter trained with a flag, served by the newest version that does not read it."""
     if plan.engine[0] != "sglang":
         raise Inapplicable("vLLM reads it")
@@ -155,13 +168,10 @@ def _ignored(plan: Plan, key: str) -> None:
     deaf = [v for v in table()["families"]["sglang"]["read_versions"] if support(Engine("sglang", v), kind, key)[0] == "ignored"]
     if not deaf:
         raise Inapplicable("every version reads it")
-    retrain(plan, config={key: True})
-    plan.config[key] = True
+    retrain(plan, config={key: True, **more})
+    plan.config |= {key: True, **more}
     if engine(plan).version not in deaf:
-        plan.engine = ("sglang", deaf[-1])
-    serve(plan)
-    if plan.server is not None:
-        plan.server.config[key] = False
+        move(plan, "sglang", deaf[-1])
 
 
 @KINDS.kind("norm_before_fc ignored", "config.norm_before_fc replay.flags", source="sgl-project/sglang#32226")
@@ -176,8 +186,7 @@ def fc_norm(plan: Plan, strength: float, rng: Random) -> None:
 
 @KINDS.kind("norm_output ignored", "config.norm_output replay.flags", source="vllm-project/vllm#42764")
 def norm_output(plan: Plan, strength: float, rng: Random) -> None:
-    _ignored(plan, "norm_output")
-    plan.sections.setdefault("training", {}).setdefault("framework", "speculators")
+    _ignored(plan, "norm_output", **ELSEWHERE)
 
 
 @KINDS.kind("norm_before_residual ignored", "config.norm_before_residual replay.flags", source="vllm-project/speculators@4e2e6407")
@@ -189,39 +198,16 @@ def residual_ignored(plan: Plan, strength: float, rng: Random) -> None:
 def residual_untold(plan: Plan, strength: float, rng: Random) -> None:
     """A trainer that forces the flag, and a config that says nothing."""
     retrain(plan, config={"norm_before_residual": True})
-    for config in [plan.config] + [plan.server.config] * (plan.server is not None):
-        config["norm_before_residual"] = False
 
 
-@KINDS.kind("recurrence from the normed state", "replay.choices replay.norm_output", source="ROCm/ATOM#882")
+@KINDS.kind("recurrence from the normed state", "replay.choices", source="ROCm/ATOM#882")
 def post_norm(plan: Plan, strength: float, rng: Random) -> None:
     """norm_output stands in the config of a drafter that was trained without."""
-    for config in [plan.config] + [plan.server.config] * (plan.server is not None):
-        config["norm_output"] = True
-    plan.sections.setdefault("training", {}).setdefault("framework", "speculators")
+    config_of(plan, lambda config: config.update(norm_output=True, **ELSEWHERE))
+    drop_trainer(plan)
 
 
 @KINDS.kind("engine steps on from the normed state", "served.expected served.variant", source="ROCm/ATOM#631", needs="recording")
 def engine_post_norm(plan: Plan, strength: float, rng: Random) -> None:
     """A defect of the engine's draft loop; config and drafter are in order."""
-    if plan.server is None:
-        raise Inapplicable("no server")
-    plan.server.config["norm_output"] = True
-
-
-def on_vllm(plan: Plan, **more: Any) -> None:
-    """Serve with vLLM in place of the plan's engine, with ids that feed the same boundaries. Raises Inapplicable where there is none."""
-    from eaglelab.engines.conventions import CannotFeed
-    from eaglelab.engines.wiring_report import corrected_config
-
-    if plan.engine[0] == "vllm":
-        return
-    version = table()["families"]["vllm"]["read_versions"][-1]
-    try:
-        plan.config, _ = corrected_config(plan.config, tuple(plan.world.trained_on), plan.target_config, Engine("vllm", version))
-    except CannotFeed as reason:
-        raise Inapplicable(str(reason)) from None
-    plan.engine = ("vllm", version)
-    steps = 3 if plan.server is None else plan.server.num_steps
-    speculative = f'{{"method": "eagle3", "model": "drafter", "num_speculative_tokens": {steps}}}'
-    plan.launch = f"vllm serve target --speculative-config '{speculative}'"
+    the_server(plan).flags["post_norm_recurrence"] = True

@@ -5,14 +5,14 @@ from __future__ import annotations
 from random import Random
 
 import torch
+from torch import Tensor
 
 from eaglelab.engines.config_ids import config_ids, ignored_ids
-from eaglelab.engines.conventions import convention_for, table, versions_that_differ
+from eaglelab.engines.conventions import convention_for, fed_by_version, table
 from faults.kinds.common import (
     Family,
     blocks,
     convention,
-    engine,
     fed,
     feed,
     flag,
@@ -23,6 +23,7 @@ from faults.kinds.common import (
     put,
     retrain,
     serve,
+    the_server,
     trained_layers,
     write_ids,
 )
@@ -75,16 +76,42 @@ def embedding_in_front(plan: Plan, strength: float, rng: Random) -> None:
 
 @KINDS.kind("engine upgraded across a rule", FED, source="sgl-project/sglang#25454")
 def upgraded(plan: Plan, strength: float, rng: Random) -> None:
-    """The same ids under a version that makes other boundaries of them."""
-    architecture, layers = plan.target_config["architectures"][0], plan.world.num_layers
-    ids = config_ids(plan.config, convention(plan)).ids
-    others = versions_that_differ(engine(plan), architecture, ids, layers)
-    others = [o for o in others if None not in o.boundaries]
-    if not others:
+    """Ids that one version reads as was trained, under a version that makes other boundaries of them."""
+    architecture, layers, trained = plan.target_config["architectures"][0], plan.world.num_layers, trained_layers(plan)
+    turns = []
+    for ids in (trained, [b - 1 for b in trained]):
+        by_version = fed_by_version(plan.engine[0], architecture, ids, layers)
+        if tuple(trained) in by_version.values():
+            turns += [(ids, v) for v, fed in by_version.items() if fed != tuple(trained) and None not in fed and _reads(plan, v)]
+    if not turns:
         raise Inapplicable("every version of this engine reads these ids alike")
-    other = rng.choice(others)
-    plan.engine = (other.name, rng.choice([other.first, other.last]))
+    ids, version = rng.choice(turns)
+    write_ids(plan, list(ids))
+    plan.engine = (plan.engine[0], version)
     serve(plan)
+
+
+def _reads(plan: Plan, version: str) -> bool:
+    """Whether a version reads ids by a rule that is known for this target."""
+    row = convention_for(f"{plan.engine[0]}=={version}", plan.target_config["architectures"][0])
+    return row.rule not in ("fixed", "none") and not row.assumptions
+
+
+@KINDS.kind("version that reads no ids", FED, source="vllm-project/vllm#25961")
+def reads_no_ids(plan: Plan, strength: float, rng: Random) -> None:
+    """An engine from before layer ids were read: it takes its default layers, whatever the config says."""
+    architecture = plan.target_config["architectures"][0]
+    old = [v for v in _versions(plan) if convention_for(f"{plan.engine[0]}=={v}", architecture).rule == "fixed"]
+    if not old:
+        raise Inapplicable("every version that was read takes ids")
+    plan.engine = (plan.engine[0], rng.choice(old))
+    if list(fed(plan).wiring) == trained_layers(plan):
+        raise Inapplicable("the default layers are those that were trained on")
+    serve(plan)
+
+
+def _versions(plan: Plan) -> list[str]:
+    return table()["families"][plan.engine[0]]["read_versions"]
 
 
 @KINDS.kind("ids at a key that is not read", "config.ids_ignored wiring.match", source="vllm-project/speculators#1065")
@@ -186,25 +213,26 @@ def eagle_for_eagle3(plan: Plan, strength: float, rng: Random) -> None:
     """The drafter is handed the final state alone, and fc is passed over."""
     flag(plan, "--speculative-algorithm", "EAGLE")
     if plan.server is not None:
-        fc = need(plan, "fc.weight")
         plan.server.wiring = [last_boundary(plan)] * len(plan.world.trained_on)
-        plan.server.tensors["fc.weight"] = torch.eye(*fc.shape)
+        fc = need(plan, "fc.weight")
+        put(plan, "fc.weight", fc, torch.eye(*fc.shape))
 
 
 @KINDS.kind("nothing captured", "served.expected served.variant served.acceptance", source="vllm-project/vllm#36527", needs="recording")
 def nothing_captured(plan: Plan, strength: float, rng: Random) -> None:
     """The setter is accepted, and the forward never collects: fc is given zeros."""
-    if plan.server is None:
-        raise Inapplicable("no server")
-    plan.server.spoil = torch.zeros_like
+    the_server(plan).spoil = _zeros
+
+
+def _zeros(states: list[Tensor]) -> list[Tensor]:
+    return [torch.zeros_like(s) for s in states]
 
 
 @KINDS.kind("engine without capture", "wiring.engine config.target", source="vllm-project/vllm#36527")
 def no_capture(plan: Plan, strength: float, rng: Random) -> None:
     """A version that has no capture for this target's class yet."""
     architecture = plan.target_config["architectures"][0]
-    versions = table()["families"][plan.engine[0]]["read_versions"]
-    unable = [v for v in versions if convention_for(f"{plan.engine[0]}=={v}", architecture).rule == "none"]
+    unable = [v for v in _versions(plan) if convention_for(f"{plan.engine[0]}=={v}", architecture).rule == "none"]
     if not unable:
         raise Inapplicable("every version that was read captures this target")
     plan.engine = (plan.engine[0], rng.choice(unable))
