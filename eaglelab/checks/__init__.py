@@ -10,7 +10,22 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from eaglelab.checks import caches, configs, context, dump, images, lost, replay, served, text, timing, training, vocabulary, weights, wiring
+from eaglelab.checks import (
+    caches,
+    configs,
+    context,
+    dump,
+    images,
+    lost,
+    replay,
+    served,
+    text,
+    timing,
+    training,
+    vocabulary,
+    weights,
+    wiring,
+)
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation, NotGiven
 
