@@ -19,7 +19,7 @@ from faults.language import VOCAB
 from faults.targets import HIDDEN
 
 DRAFT_VOCAB = 60
-UPDATES, BATCH, RATE, STEPS = 260, 10, 4e-3, 3
+UPDATES, BATCH, RATE, STEPS = 150, 10, 4e-3, 3
 Boundary = int | str
 
 

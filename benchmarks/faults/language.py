@@ -3,8 +3,9 @@
     prompt: BOS, mode, noise, topic of each of three sets in any order, a number of two digits, SEP
     answer: marker, topic, phrase; marker, topic, phrase; ...
 
-A marker (one a set, in turn) calls for its set's topic, which stands somewhere in the prompt; mode and topic together choose the phrase, which ends with
-the number's digits where it is one that counts. So the next token hangs on tokens far back (mode, topic, number) and on the last few.
+A marker (one a set, in turn) calls for its set's topic, which stands somewhere in the prompt; mode, topic and the size of the number together choose the
+phrase, which ends with the number's digits where it is one that counts. The number's last digit says which set is first. So the next token hangs
+on tokens far back and on the last few, and more of it is worked out in the target's layers than a drafter of one layer could on its own.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class Language:
 
     seed: int
 
-    def phrase(self, mode: int, topic: int) -> tuple[list[int], bool]:
+    def phrase(self, mode: int, topic: int, large: bool) -> tuple[list[int], bool]:
         """(words, whether the number's digits follow)."""
-        r = random.Random(f"{self.seed} {mode} {topic}")
+        r = random.Random(f"{self.seed} {mode} {topic} {large}")
         return [r.choice(WORDS) for _ in range(r.randint(3, 5))], r.random() < 0.3
 
     def prompt(self, r: random.Random) -> list[int]:
@@ -49,9 +50,9 @@ class Language:
         mode, number = prompt[1], prompt[-3:-1]
         answer: list[int] = []
         while len(answer) < length:
-            place = sum(t in MARKERS for t in answer) % len(TOPICS)
+            place = (number[1] + sum(t in MARKERS for t in answer)) % len(TOPICS)
             topic = next(t for t in prompt if t in TOPICS[place])
-            words, counts = self.phrase(mode, topic)
+            words, counts = self.phrase(mode, topic, number[0] >= DIGITS[5])
             answer += [MARKERS[place], topic, *words, *(number if counts else [])]
         if r is not None:
             answer = [r.choice(WORDS) if t in WORDS and r.random() < SLIPS else t for t in answer]
