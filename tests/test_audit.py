@@ -199,6 +199,7 @@ def packed(state, name):
 
 
 @pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.int8, "packed"])
+@pytest.mark.report("vllm-project/vllm#18290", "BN")
 def test_quantised_weights_are_recognised(kind, tmp_path):
     state, name = tensors(), "midlayer.mlp.up_proj.weight"
     if kind == "packed":

@@ -307,6 +307,7 @@ def test_classes_are_named_by_the_version():
 
 
 @pytest.mark.report("vllm-project/vllm#18906", "BJ")
+@pytest.mark.report("sgl-project/sglang#4716", "BHJ")
 def test_r22_a_drafter_narrower_than_its_target():
     narrow = {**QWEN3_DRAFTER, "hidden_size": 1024}
     finding = found(narrow)["target_hidden_size"]

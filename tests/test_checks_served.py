@@ -418,6 +418,7 @@ def test_the_dumps_own_text_is_told(cases, world):
         ("cannot tell", Status.CANNOT_TELL, "cannot be told"),
     ],
 )
+@pytest.mark.report("SafeAILab/EAGLE#79", "C")
 def test_what_other_text_means(cases, world, monkeypatch, kind, status, words):
     monkeypatch.setattr("eaglelab.live.compare.TextComparison.diagnosis", (kind, "said"))
     found = spoken(cases["right"], world, lambda answer: [(t + 7) % 48 for t in answer])

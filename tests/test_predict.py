@@ -168,6 +168,7 @@ def test_steps_that_nobody_names_are_an_error(ran):
         predict(recording, drafter, from_dump(recording, [sample]), tiny_embedding(), FEED)
 
 
+@pytest.mark.report("SafeAILab/EAGLE#212", "HM")
 def test_agreement_and_near_ties_by_hand(ran):
     """A head whose rows are the states' own directions: token v's logit is the state's channel v."""
     drafter, sample, accepted = ran

@@ -170,6 +170,7 @@ def test_vllms_line_gives_back_its_counts(tmp_path):
 
 
 @pytest.mark.parametrize("line", [V1_08, V1_085])
+@pytest.mark.report("SafeAILab/EAGLE#132", "H")
 def test_a_length_without_the_bonus_token_is_known_by_its_own_numbers(tmp_path, line):
     row = only(tmp_path, line)
     has(row, accept_length=2.16, verify_steps=129, accepted=150, joint=(0.543, 0.357, 0.264), accept_rate=0.388)

@@ -208,6 +208,7 @@ def test_another_templates_header(tokenizer, talks, tmp_path):
 
 @pytest.mark.report("marin-community/marin#7237", "C")
 @pytest.mark.report("NVIDIA-NeMo/Megatron-Bridge#3359", "C")
+@pytest.mark.report("vllm-project/speculators#195", "C")
 def test_masks_that_train_nothing_everything_or_are_absent(tokenizer, talks, tmp_path):
     zero = look(talk_case(tmp_path / "zero", [(ids, [0] * len(ids)) for ids, _ in talks], tokenizer))
     assert (zero["text.mask"].status, zero["text.mask"].title) == (FAIL, "6 of 6 samples train nothing")

@@ -72,6 +72,7 @@ def test_a_drafter_fits_the_flags_that_it_was_trained_with(name):
         ("plain", {"norm_output_meaning": "logits"}, NORMED),
     ],
 )
+@pytest.mark.report("ROCm/ATOM#882", "A")
 def test_a_config_that_lies_is_told(name, lie, truth):
     drafter, samples, embedding = fitted(name)
     honest = drafter.config
@@ -121,6 +122,7 @@ SPECULATORS = {"speculators_model_type": "eagle3", "transformer_layer_config": L
         ({**SPECULATORS, "transformer_layer_config": {**LLAMA, "model_type": "qwen3"}}, "sglang==0.5.23", {"skip_qk_norm"}),
     ],
 )
+@pytest.mark.report("vllm-project/speculators#610", "AB")
 def test_what_an_engine_computes(raw, engine, on):
     computed = engine_flags(DrafterConfig.from_dict(raw), raw, parse_engine(engine))
     assert {name for name, value in computed.items() if value} == on
