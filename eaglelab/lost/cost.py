@@ -7,21 +7,37 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from eaglelab.acceptance import FEW_SAMPLES
+from eaglelab.acceptance import FEW_SAMPLES, ratio_interval
 from eaglelab.lost.classes import TokenClass
 from eaglelab.lost.rows import Rows
 from eaglelab.replay.rank import simultaneous
 
 LEAST = 20
 """Tokens that a class needs before its cost is judged: the rate of fewer is known to 20 points at best."""
-COLUMNS = ("class", "group", "n", "share", "samples", "marginal", "others", "accept_length", "lost", "gain", "low", "high", "told")
+COLUMNS = (
+    "class",
+    "group",
+    "n",
+    "share",
+    "samples",
+    "marginal",
+    "from",
+    "to",
+    "others",
+    "accept_length",
+    "lost",
+    "gain",
+    "low",
+    "high",
+    "told",
+)
 
 
 def class_costs(rows: Rows, classes: Sequence[TokenClass]) -> pd.DataFrame:
     """One row a class, what costs most first, over the rows that count at all steps.
 
-    n, share, samples: right tokens of step 0 in the class, their share of all, samples with one. marginal, others: acceptance at step 0 of
-    these tokens and of all others. accept_length: mean over the rows whose first right token is in the class. lost: accept length lost at
+    n, share, samples: right tokens of step 0 in the class, their share of all, samples with one. marginal, from, to, others: acceptance at
+    step 0 of these tokens with its 95 % interval by sample, and of all others. accept_length: mean over the rows whose first right token is in the class. lost: accept length lost at
     first wrong tokens of the class, (K - accepted) / rows; over the kinds, which share all tokens out, it adds up to K + 1 - accept length.
     gain: what the mean accept length would gain if the class were right as often as the other tokens: 1 + a0 + a0 a1 + ... - accept length,
     with a_k the conditional acceptance at step k over the tokens outside the class. low, high: 95 % for all classes together, jackknife by
@@ -40,7 +56,9 @@ def class_costs(rows: Rows, classes: Sequence[TokenClass]) -> pd.DataFrame:
         there, rest = int(first.sum()), rows.complete & ~c.member[0]
         gain, off = _gain(asked, right, rows.by_sample(rows.reached & ~c.member), rows.by_sample(rows.joint & ~c.member))
         pulls.append(off)
-        samples = int((rows.by_sample(first) > 0).sum())
+        by_sample, right_there = rows.by_sample(first), rows.by_sample(first & rows.right[0])  # [S]
+        samples = int((by_sample > 0).sum())
+        low, high = ratio_interval(right_there[by_sample > 0], by_sample[by_sample > 0])
         table.append(
             {
                 "class": c.name,
@@ -49,6 +67,8 @@ def class_costs(rows: Rows, classes: Sequence[TokenClass]) -> pd.DataFrame:
                 "share": there / n,
                 "samples": samples,
                 "marginal": rows.right[0][first].mean() if there else None,
+                "from": low,
+                "to": min(high, 1.0),
                 "others": rows.right[0][rest].mean() if rest.any() else None,
                 "accept_length": 1 + accepted[first].mean() if there else None,
                 "lost": float(((wrong & c.member) * left).sum() / n),
