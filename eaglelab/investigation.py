@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # torch, pandas and transformers load with the parts that nee
     from eaglelab.drafter.model import Drafter, Flags
     from eaglelab.dumps import Sample
     from eaglelab.engines.training import Framework
+    from eaglelab.findings import Finding
     from eaglelab.lost import LostCase
     from eaglelab.replay import Judge, Ranking, Replay, Variant
     from eaglelab.replay.last_state import LastState
@@ -58,6 +59,11 @@ class Feeds:
 
 class Investigation(OpenedCase):
     """One case, opened and measured."""
+
+    @cached_property
+    def found(self) -> dict[str, Finding]:
+        """What the checks have found so far, by id: a later one builds on it and counts nothing twice."""
+        return {}
 
     @cached_property
     def served(self) -> ServedCase:

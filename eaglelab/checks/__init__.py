@@ -98,8 +98,10 @@ CHECKS: tuple[Check, ...] = (
     Check("served.text", "Does the server write the dump's text?", "replay", served.text),
     Check("served.expected", "Does the server reach what the replay predicts?", "replay", served.expected),
     Check("served.position", "Does the server's acceptance fall along an answer?", "replay", context.served_position),
+    Check("served.variant", "Which deviation reproduces what the server accepted?", "replay", triangle.variant),
     Check("cost.setting", "Which setting is best?", "replay", timing.setting),
     Check("training.metric", "Does the drafter reach what its trainer printed?", "replay", training.metric),
+    Check("triangle", "Trainer, replay, server: where is acceptance lost?", "replay", triangle.triangle),
 )
 
 
@@ -126,7 +128,9 @@ def run_check(check: Check, investigation: Investigation, told: dict[str, str] |
     told: reasons that an earlier check has named, so that one bad input is not explained ten times.
     """
     try:
-        yield from check.run(investigation)
+        for finding in check.run(investigation):
+            investigation.found[finding.id] = finding
+            yield finding
     except NotGiven as absent:
         yield Finding(check.id, f"{check.title} Not given: {absent.what}", Status.NOT_GIVEN, next=absent.how)
     except ValueError as error:  # every room's own errors are ValueErrors with a text for the user

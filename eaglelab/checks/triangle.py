@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from math import isfinite
+from operator import mul
+from typing import TYPE_CHECKING, Any
 
+from eaglelab.acceptance import ratio_interval
 from eaglelab.checks.replay import _ready
-from eaglelab.checks.served import CHANGE
+from eaglelab.checks.served import CHANGE, _title
 from eaglelab.engines.conventions import parse_engine
 from eaglelab.findings import Finding, Status, few
 from eaglelab.investigation import Investigation, NotGiven
-from eaglelab.served_case import LIVE
+from eaglelab.served import ServedCounts
+from eaglelab.served_case import LIVE, Reached, total
+from eaglelab.triangle import HOW, REPLAY, SERVER, TRAINER, Corner, Side, Triangle, triangulate
 
 if TYPE_CHECKING:
     from eaglelab.served.variant_fit import Fit, VariantFit
@@ -86,8 +92,8 @@ def _said(inv: Investigation, found: VariantFit) -> tuple[Status, str, str]:
 
 def _who(inv: Investigation) -> str:
     recording = inv.served.recording
-    said = parse_engine(recording.session.engine) if recording is not None and recording.session.engine else inv.engine
-    return "the server" if said is None else said.title
+    said = inv.served.reached.engine if recording is None else parse_engine(recording.session.engine) if recording.session.engine else None
+    return _title(inv, said)
 
 
 def _whose(found: VariantFit) -> str:
@@ -114,3 +120,153 @@ def _length(fit: Fit) -> str:
 
 def _joint(counts, steps: int) -> str:
     return " / ".join("?" if (rate := counts.joint_rate(k)) is None else f"{rate:.1%}" for k in range(steps))
+
+
+# -- the triangle --------------------------------------------------------------------------------------------------------------------------
+
+
+def triangle(inv: Investigation) -> Iterator[Finding]:
+    """The trainer's metric, the replay and the server side by side; the side on which acceptance is lost."""
+    found = triangle_of(inv)
+    gap, who = found.gap, " / ".join(f"{c.name} {c.accept_length:.2f}" for c in found.corners)
+    lacks = f" ({' and '.join(found.missing)} not given)" if found.missing else ""
+    titles = {
+        "none": f"Acceptance is as trained{lacks}: {who}",
+        "cannot tell": f"Where acceptance is lost cannot be told{lacks}: {who}",
+    }
+    yield Finding(
+        id="triangle",
+        title=titles.get(gap, f"Acceptance is lost in the {gap}{lacks}: {who}"),
+        status=Status.PASS if gap == "none" else Status.CANNOT_TELL if gap == "cannot tell" else Status.FAIL,
+        claim=f"Accept length{f' with {found.steps} drafted steps' if found.steps else ''}, the bonus token included, in one definition for all.",
+        evidence=" ".join(_corner(c) for c in found.corners) + f" {found.why[0].upper()}{found.why[1:]}.",
+        numbers=found.to_json(),
+        next=TODO[gap] + "".join(f" Missing: the {name}; {HOW[name]}." for name in found.missing if gap == "cannot tell"),
+    )
+
+
+TODO = {
+    "training": "Train longer, on more and other prompts, answered by the target itself; replay held-out samples again after it.",
+    "dump": "Compare checkpoint, dump and trainer's log: training.metric says which number differs, replay.order and replay.choices what would fit.",
+    "engine": "Find what the server does otherwise: served.variant names the deviation that reproduces its counts, wiring.match the ids.",
+    "none": "",
+    "cannot tell": "",
+}
+
+
+def triangle_of(inv: Investigation) -> Triangle:
+    """The case's own triangle. Raises NotGiven where fewer than two corners are given."""
+    corners = {TRAINER: _trainer(inv), **_replay_and_server(inv)}
+    given = [c for c in corners.values() if isinstance(c, Corner) and c.accept_length is not None]
+    if len(given) < 2:
+        lacks = next(name for name in (SERVER, TRAINER, REPLAY) if name not in {c.name for c in given})
+        raise NotGiven(f"two of trainer, replay and server with an accept length (no {lacks})", HOW[lacks])
+    return triangulate(**corners, counted_again=_counted_again(inv) if corners[TRAINER] and corners[REPLAY] else None)
+
+
+def _trainer(inv: Investigation) -> Corner | None:
+    """What the trainer printed, on the dump's split where it has it; joint rates, else products of conditional or marginal ones."""
+    from eaglelab.checks.training import OWN_SPLIT, _framework
+    from eaglelab.metrics import read_metrics
+
+    section = inv.case.training
+    if section.metrics is None:
+        return None
+    reported = read_metrics(section.metrics, *_framework(inv))
+    splits = [s for s in dict.fromkeys((OWN_SPLIT.get(inv.case.dump.split), "eval", "train", None)) if s in reported.splits]
+    for split in splits:
+        for kind in ("joint", "conditional", "marginal"):
+            if rows := reported.rates(kind, split):
+                rates = [r.value for r in rows]
+                joint = tuple(rates if kind == "joint" else accumulate(rates, mul))
+                how = (
+                    f"{kind} rates {rows[0].name} to {rows[-1].name} of {reported.file}{', multiplied along the chain' * (kind != 'joint')}"
+                )
+                return Corner(TRAINER, joint, how=how, split={"eval": "heldout"}.get(split, split), approximate=kind == "marginal")
+        length = reported.accept_length(split)
+        if length.value is not None:
+            how, name = length.how, {"eval": "heldout"}.get(split, split)
+            return Corner(TRAINER, length=length.value, how=how, split=name, approximate=length.approximate)
+    return None
+
+
+def _replay_and_server(inv: Investigation) -> dict[str, Any]:
+    """Both on the served text where there is one, fed what the drafter was trained on; else the walk through the dump's answers, and the server's
+    own total."""
+    side, recording = inv.served, inv.served.recording if inv.served.given else None
+    reached = side.reached if side.given else None
+    try:
+        _ready(inv)
+        if recording is not None and recording.counts is not None and side.right_wiring is not None and not recording.session.temperature:
+            found = side.predicted(recording, side.right_wiring)
+            if found.same_text and found.predicted is not None:
+                pairs = found.pairs
+                less, low, high = (-x for x in found.gap)
+                of = f"{len(pairs)} of {len(recording.requests)} requests, the served text"
+                return {
+                    REPLAY: _of_counts(REPLAY, [p for _, p in pairs], f"fed what the drafter was trained on, {of}", inv.case.dump.split),
+                    SERVER: _of_counts(SERVER, [s for s, _ in pairs], of),
+                    "served_less": (less, high, low),
+                }
+    except NotGiven:
+        return {REPLAY: None, SERVER: _total(reached)}
+    own = inv.own_replay
+    walked = [ServedCounts.from_accepted(o.walk or (), own.steps) for o in own.outcomes]
+    replayed = _of_counts(REPLAY, walked, f"the dump's answers, {inv.sampled}", inv.case.dump.split)
+    return {REPLAY: replayed, SERVER: _total(reached)}
+
+
+def _of_counts(name: str, counts: list[ServedCounts], how: str, split: str | None = None) -> Corner | None:
+    whole = total(counts)
+    if not whole.verify_steps:
+        return None
+    low, high = ratio_interval([c.accepted for c in counts], [c.verify_steps for c in counts])
+    interval = (1 + low, 1 + high) if isfinite(high) else None
+    joint = tuple(n / whole.verify_steps for n in whole.joint or ())
+    return Corner(name, joint, whole.accept_length, interval, whole.verify_steps, "verify passes", how, split)
+
+
+def _total(reached: Reached | None) -> Corner | None:
+    """What the server's counters or log tell, of whatever text."""
+    if reached is None:
+        return None
+    counts = reached.counts
+    joint = () if counts is None or not counts.joint else tuple(n / counts.verify_steps for n in counts.joint)
+    n = None if counts is None else counts.verify_steps
+    return Corner(SERVER, joint, reached.accept_length, reached.interval, n, "verify passes", f"{reached.source}: {reached.definition}")
+
+
+def _counted_again(inv: Investigation) -> Side | None:
+    """The trainer's first number less the same number counted in the replay, out of `training.metric`'s finding."""
+    from eaglelab.checks.training import metric
+
+    found = inv.found.get("training.metric")
+    if found is None:
+        try:
+            found = next((f for f in metric(inv) if f.id == "training.metric"), None)
+        except (NotGiven, ValueError):
+            return None
+    if found is None or not found.numbers.get("steps"):
+        return None
+    first = found.numbers["steps"][0]
+    again = [a for a in first["again"] if a["rate"] is not None]
+    if not again:
+        return None
+    near = min(again, key=lambda a: abs(a["rate"] - first["printed"]))
+    own = {"train": "train", "heldout": "eval"}.get(inv.case.dump.split)
+    differ = first["split"] == "train" and own == "eval"
+    less = first["printed"] - near["rate"]
+    low = min(less, first["printed"] - max(a["interval"][1] for a in again))
+    known = differ or found.status is Status.FAIL
+    if found.status is Status.PASS:
+        low = min(low, 0.0)
+    return Side("training" if differ else "dump", less, low, first["printed"] - near["interval"][0], "step-0 acceptance", known)
+
+
+def _corner(corner: Corner) -> str:
+    interval = "" if corner.interval is None else " (95 % {:.2f} to {:.2f})".format(*corner.interval)
+    n = "" if corner.n is None else f", {corner.n:,} {corner.of}"
+    about = "about " if corner.approximate else ""
+    split = "" if corner.split is None else f", {'held out' if corner.split == 'heldout' else 'training data'}"
+    first = "" if corner.first is None else f", step 0 {corner.first:.1%}"
+    return f"{corner.name.capitalize()}: {about}{corner.accept_length:.2f}{interval}{n}{first}{split} ({corner.how})."
