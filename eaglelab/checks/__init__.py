@@ -24,6 +24,7 @@ from eaglelab.checks import (
     text,
     timing,
     training,
+    triangle,
     vocabulary,
     weights,
     wiring,
