@@ -94,7 +94,8 @@ def train_drafter(
     kept = draft_vocabulary(material, made.draft_vocab_size)
     drafter.d2t.copy_(kept - torch.arange(len(kept)))
     texts, prompts, states = (x[:samples] for x in (material.texts, material.prompts, material.states))
-    scales = [1.0 if b == "zero" else torch.cat([s[b] for s in states]).pow(2).mean().sqrt().item() for b in wiring]
+    whole = made.fc_norm or made.norm_before_fc  # norms of their own come between the states and fc: nothing can be folded into it
+    scales = [1.0 if b == "zero" or whole else torch.cat([s[b] for s in states]).pow(2).mean().sqrt().item() for b in wiring]
     _start(drafter, material.lm_head[kept])
     if mask != "none":
         _fit(drafter, material, texts, prompts, states, wiring, scales, kept, UPDATES if updates is None else updates, token_shift, mask, steps,

@@ -60,7 +60,7 @@ def other_names(plan: Plan, strength: float, rng: Random) -> None:
         plan.tensors[f"draft_model.{name}"] = tensor
 
 
-@KINDS.kind("random embedding table", "drafter.embedding", source="lightseekorg/TorchSpec#38")
+@KINDS.kind("random embedding table", "drafter.embedding replay.choices", source="lightseekorg/TorchSpec#38")
 def random_embedding(plan: Plan, strength: float, rng: Random) -> None:
     """An export that builds the model anew and loads without it. vLLM keeps it; SGLang puts the target's in its place."""
     move(plan, "vllm", table()["families"]["vllm"]["read_versions"][-1])
@@ -78,9 +78,13 @@ def fc_order(plan: Plan, strength: float, rng: Random) -> None:
 
 
 def _map(plan: Plan, d2t: Tensor | None) -> None:
-    if plan.config["draft_vocab_size"] == plan.config["vocab_size"]:
+    """Another map, or none. On the server ids beyond the vocabulary are its last one: an index that is out of range has no meaning."""
+    size, whole = plan.config["draft_vocab_size"], plan.config["vocab_size"]
+    if size == whole:
         raise Inapplicable("the whole vocabulary needs no map")
-    put(plan, "d2t", d2t, torch.zeros(plan.config["draft_vocab_size"], dtype=torch.int64) if d2t is None else d2t)
+    own = torch.arange(size)
+    loaded = torch.zeros_like(own) if d2t is None else (d2t + own).clamp(max=whole - 1) - own
+    put(plan, "d2t", d2t, loaded)
 
 
 @KINDS.kind("d2t missing", "drafter.vocabulary", source="NVIDIA-NeMo/Automodel#2447")
@@ -143,7 +147,7 @@ def head_overwritten(plan: Plan, strength: float, rng: Random) -> None:
     put(plan, "lm_head.weight", own, head[ids].clone())
 
 
-@KINDS.kind("wrong rope base in the config", "config.rope context.rope lost.context", source="NVIDIA-NeMo/Automodel#2399")
+@KINDS.kind("wrong rope base in the config", "context.rope_fit", source="NVIDIA-NeMo/Automodel#2399")
 def rope_base(plan: Plan, strength: float, rng: Random) -> None:
     """Another model's config was copied: the drafter rotates otherwise than it was trained."""
     rope = plan.config.get("rope_parameters")
