@@ -53,6 +53,7 @@ def test_published_per_position_rates():
     assert accept_length_from_joint([0.70, 0.48, 0.31]) == pytest.approx(2.49, abs=0.005)
 
 
+@pytest.mark.report("SafeAILab/EAGLE#264", "X")
 @pytest.mark.report("NVIDIA-NeMo/Automodel#2959", "HO")
 @pytest.mark.report("sgl-project/SpecForge#63", "HO")
 def test_conditional_chain():
