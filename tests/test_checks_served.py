@@ -146,7 +146,7 @@ def test_a_server_that_read_another_config_is_told_from_a_slow_one(cases, world,
     said = verdict(every, inv)
     assert (said.stage, said.confidence, said.changes) == ("wiring", "likely", ())
     assert said.text.startswith(
-        "The server seems to feed the right wiring already, and the case to name another config than the one served:"
+        "Wiring: The server seems to feed the right wiring already, and the case to name another config than the one served:"
     )
     assert "Set eagle" not in said.text
     assert "`[engine] draft_config`" in said.text
@@ -160,7 +160,7 @@ def test_a_recording_of_another_config_than_the_cases_is_said_first(cases, world
     said = verdict(every, inv)
     assert (said.stage, said.confidence, said.changes) == ("wiring", "likely", ())
     assert said.text.startswith(
-        "The case names another config than the one served: the config in the recording feeds boundaries [2, 4, 6], on which the drafter was trained."
+        "Wiring: The case names another config than the one served: the config in the recording feeds boundaries [2, 4, 6], on which the drafter was trained."
     )
 
 
@@ -237,7 +237,7 @@ def test_a_log_that_contradicts_the_cases_wiring_makes_no_sure_verdict(cases, wa
     inv = with_engine(cases["wrong"], log=written(tmp_path, *(decode(i * 10, near(length)) for i in range(30))))
     said = verdict(list(run_checks(inv)), inv)
     assert (said.stage, said.confidence, said.changes) == ("wiring", "likely", ())
-    assert said.text.startswith("The server seems to feed the right wiring already")
+    assert said.text.startswith("Wiring: The server seems to feed the right wiring already")
 
 
 GAUGES = """sglang:spec_accept_length{model_name="m",tp_rank="0"} 1.75

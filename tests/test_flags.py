@@ -24,7 +24,7 @@ from eaglelab.engines.lint.flags import UNREAD  # noqa: F401 - the lint imports 
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation
 from eaglelab.replay.tree_choice import check_tree
-from eaglelab.verdict import _config, verdict
+from eaglelab.verdict import verdict
 
 HERE = Path(__file__).parent
 RECORDED = {name: json.loads((HERE / "engines" / "effective" / f"{name}.json").read_text()) for name in ("sglang", "vllm")}
@@ -816,7 +816,7 @@ def test_one_voice_in_a_case_with_a_log(tmp_path):
     assert told["served.log.graphs"].status is Status.PASS  # on a CPU, by the log's own column
     assert "flags.cuda_graph" not in told
     assert said.stage == "engine"
-    assert said.text.startswith(told["flags.draft_tokens"].title)
+    assert said.text.startswith(f"Engine: {told['flags.draft_tokens'].title}")
 
 
 def test_a_log_without_the_column_leaves_graphs_to_the_flags(tmp_path):
@@ -855,8 +855,9 @@ def test_a_case_without_a_version_or_with_another_engines_line(tmp_path, engine,
 def test_a_server_that_drafts_as_eagle3_excuses_the_lines_word():
     wrong = Finding("flags.algorithm", "EAGLE is given for an EAGLE-3 drafter", Status.FAIL)
     told = {wrong.id: wrong}
-    assert _config(told, None).stage == "engine"
-    assert _config(told | {"served.expected": Finding("served.expected", "", Status.FAIL, numbers={"as_fed": True})}, None) is None
+    assert verdict(told.values()).faults[0].stage == "engine"
+    drafts = Finding("served.expected", "Reached as predicted", Status.PASS, numbers={"as_fed": True})
+    assert not verdict([wrong, drafts]).faults
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,78 @@
+"""Where no fault is named: whether that is because there is none, or because too little could be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from eaglelab.acceptance import FEW_SAMPLES
+from eaglelab.findings import Finding, Status, Verdict
+from eaglelab.investigation import Investigation
+from eaglelab.verdict.charge import PASS
+from eaglelab.verdict.rules import settled
+
+
+def no_fault(
+    by_id: Mapping[str, Finding],
+    inv: Investigation | None,
+    remarks: list[str],
+    labels: list[Finding],
+    samples: int | None,
+    only: tuple[str, ...] = (),
+) -> Verdict:
+    questions = [f for f in by_id.values() if f.status is Status.CANNOT_TELL and f.id not in settled(by_id)]
+    missing = [f for f in by_id.values() if f.status is Status.NOT_GIVEN and not f.id.startswith(("served.", "flags"))]
+    right = _passes(by_id, "wiring.match")
+    aside = "".join(f" {r}" for r in remarks)
+    if labels:
+        though = ", though the config is right" if right else ""
+        aside += f" What is said of the dump is wrong{though}: {'; '.join(f.title for f in labels)}." + " Mend the label." * right
+    if only:
+        return _asked(by_id, only, aside)
+    served, open_ = by_id.get("served.expected"), "; ".join(_distinct(questions)).rstrip(".")
+    if served is not None and served.numbers.get("outside"):
+        return Verdict("cannot tell", "cannot tell", f"{served.title}. Configs, dump and drafter show no fault.{aside} {served.next}")
+    if right and _passes(by_id, "replay.works"):
+        return _none_found(by_id, questions, open_, aside, bool(labels), samples)
+    if not questions and "dump.health" not in by_id and not missing:  # `check --cheap`
+        text = f"What can be read without the dump shows no fault by itself; nothing else was looked at.{aside}"
+        return Verdict("none found", "cannot tell", text)
+    broken = [f for f in questions if "error" in f.numbers]  # an input that cannot be used: first of all mend it
+    steps = "; ".join(dict.fromkeys(f.next.rstrip(".") for f in broken or [*questions, *missing] if f.next))
+    text = f"No fault was found in what could be looked at, but not everything could: {open_ or 'too little is given'}.{aside}"
+    return Verdict("cannot tell", "cannot tell", f"{text} Next: {steps}." if steps else text)
+
+
+def _none_found(
+    by_id: Mapping[str, Finding], questions: list[Finding], open_: str, aside: str, mislabelled: bool, samples: int | None
+) -> Verdict:
+    """Sure where values (wiring.match) and replay (replay.works) both say so on enough samples, and nothing is in doubt."""
+    expected, served = by_id.get("replay.expected"), by_id.get("served.expected")
+    reach = f" {expected.title}." if expected is not None and expected.status is PASS else ""
+    text = f"No fault found: the engine feeds what the drafter was trained on, and the drafter works on its own.{reach}{aside} " + (
+        f"{served.title}: nothing is lost on the way to the server; if it is slow, that is a matter of cost."
+        if served is not None and served.status is PASS
+        else "A lower accept length is made elsewhere; a good one that is slow is a matter of cost."
+    )
+    # That there is nothing to hold a mask against is no sign against it.
+    doubts = [f for f in questions if f.id != "text.shift" or f.numbers.get("by", "error")]
+    few = samples is not None and samples < FEW_SAMPLES
+    return Verdict("none found", "likely" if doubts or few else "sure", text + (f" Still open: {open_}." if open_ else ""))
+
+
+def _asked(by_id: Mapping[str, Finding], only: tuple[str, ...], aside: str) -> Verdict:
+    """A few checks that were asked for: no fault in them says nothing of the rest."""
+    questions = "; ".join(_distinct([f for f in by_id.values() if f.status is Status.CANNOT_TELL])).rstrip(".")
+    text = f"Looked at {', '.join(only)} only, which show{'s' * (len(only) == 1)} no fault; nothing else was looked at.{aside}"
+    return Verdict("none found", "cannot tell", text + (f" Still open: {questions}." if questions else ""))
+
+
+def _passes(by_id: Mapping[str, Finding], id: str) -> bool:
+    return id in by_id and by_id[id].status is PASS
+
+
+def _distinct(questions: list[Finding]) -> list[str]:
+    """Titles; checks that stopped at one and the same error are named once."""
+    by_reason: dict[str, str] = {}
+    for f in questions:
+        by_reason.setdefault(f.evidence if "error" in f.numbers else f.id, f.title)
+    return list(by_reason.values())
