@@ -14,8 +14,9 @@ from faults.kinds.common import (
     convention,
     decode_lines,
     fed,
+    flag,
     generator,
-    need_sglang,
+    move,
     noisy,
     only_log,
     orthogonal,
@@ -88,11 +89,24 @@ def hard_coded(plan: Plan, strength: float, rng: Random) -> None:
     the_server(plan).wiring = taken[0] if strength < 0.7 else taken[1]
 
 
-@KINDS.kind("known bad version", "engine.known", source="sgl-project/SpecForge#310")
-def known_bad(plan: Plan, strength: float, rng: Random) -> None:
-    """0.5.5.post3: accept length 1.04 where 0.5.4 reaches 2.2."""
-    need_sglang(plan)
-    plan.engine = ("sglang", "0.5.5.post3")
+@KINDS.kind("known bad version: gather group", "engine.known.gather_group", source="sgl-project/sglang#20492")
+def gather_group(plan: Plan, strength: float, rng: Random) -> None:
+    """SGLang 0.5.9 with DP attention gathers the slots of a DeepSeek target over all ranks."""
+    if "Deepseek" not in plan.target_config["architectures"][0]:
+        raise Inapplicable("another class of target")
+    move(plan, "sglang", "0.5.9")
+    for name, value in (("--tp-size", 2), ("--dp-size", 2), ("--enable-dp-attention", None), ("--moe-a2a-backend", "deepep")):
+        flag(plan, name, value)
+    the_server(plan).spoil = _first_half_twice
+
+
+@KINDS.kind("known bad version: rope table", "engine.known.rope_table", source="sgl-project/sglang#10787")
+def rope_table(plan: Plan, strength: float, rng: Random) -> None:
+    """SGLang 0.5.2, let past the drafter's own length: its table ends there, and what is read behind it is garbage."""
+    move(plan, "sglang", "0.5.2")
+    plan.config["max_position_embeddings"] = round(between(strength, 64, 32))
+    plan.launch = f"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 {plan.launch}"
+    plan.server = None
 
 
 @KINDS.kind("target in a rotated basis", BELOW, source="vllm-project/vllm#36223", needs="recording")

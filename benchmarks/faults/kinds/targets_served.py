@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from faults.kinds.common import Family, between, flag, generator
+from faults.kinds.common import Family, between, flag
 from faults.kinds.dump import round_weights
 from faults.plan import Inapplicable, Plan
 from faults.targets import load_target
@@ -42,14 +42,18 @@ def few_bits(plan: Plan, strength: float, rng: Random) -> None:
 
 @QUANTISED.kind("served target tuned since", OTHER, source="sgl-project/SpecForge#533", needs="recording")
 def tuned(plan: Plan, strength: float, rng: Random) -> None:
-    spread, seed = round(between(strength, 0.08, 0.3), 3), rng.randrange(4)
+    disturb(plan, between(strength, 0.08, 0.3), rng.randrange(4))
+
+
+def disturb(plan: Plan, spread: float, seed: int) -> None:
+    """The server's target has noise in all weights, `spread` of each one's own deviation."""
 
     def change(model: Any) -> None:
-        draws = generator(Random(seed))
+        draws = torch.Generator().manual_seed(seed)
         for weight in model.parameters():
             weight.add_(spread * weight.std(correction=0) * torch.randn(weight.shape, generator=draws))
 
-    _another_target(plan, f"tuned-{spread}-{seed}", change)
+    _another_target(plan, f"tuned-{spread:.3f}-{seed}", change)
 
 
 @QUANTISED.kind("drafter inherits the quantisation", "config.draft_quantization", source="sgl-project/sglang#28196")

@@ -1,0 +1,69 @@
+"""C, G and M by way of recordings that are not the usual one: other prompts, sampled answers, a server without speculation beside it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+from eaglelab.loop.result import Speculated
+from eaglelab.served.recording import RecordingWriter, Request, Session
+from faults.kinds.common import Family, between, the_server
+from faults.kinds.targets_served import disturb
+from faults.language import Language
+from faults.plan import Inapplicable, Plan, World
+from faults.server import record, serve
+from faults.targets import greedy, load_target, states_of
+
+TEXT, SAMPLED = Family("C"), Family("M")
+
+
+def _recorded(plan: Plan, world: World, answers: list[Speculated], **session: object) -> None:
+    """The case's recording is this one, of the server's answers to a world's prompts; session: what its first line says otherwise."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "own.jsonl"
+        record(replace(plan, world=world), answers, file)
+        first, *lines = file.read_text().splitlines()
+    plan.files["own.jsonl"] = "\n".join([json.dumps(json.loads(first) | session), *lines]) + "\n"
+    plan.sections.setdefault("engine", {})["counters"] = "own.jsonl"
+    plan.server = None
+
+
+@TEXT.kind("served text of another domain", "triangle served.domain lost.classes", source="SafeAILab/EAGLE#179", needs="recording")
+def other_domain(plan: Plan, strength: float, rng: Random) -> None:
+    """Prompts such as were never trained on: longer ones, with several topics of a set."""
+    server, world = the_server(plan), plan.world
+    if world.kind == "example":
+        raise Inapplicable("its language is not ours")
+    words, more = Language(world.seed), round(between(strength, 6, 20))
+    prompts = []
+    for _ in world.texts:
+        prompt = words.prompt(rng)
+        prompts.append(prompt[:2] + [t for _ in range(more) for t in [rng.choice(prompt[2:-3])]] + prompt[2:])
+    model = load_target(world.folder)
+    texts = [greedy(model, [p], len(p) + 48)[0] for p in prompts]
+    other = replace(world, texts=texts, prompts=[len(p) for p in prompts], states=states_of(model, texts))
+    _recorded(plan, other, serve(other, server))
+
+
+@SAMPLED.kind("temperature ignored", "served.sampling engine.known.greedy_hip", source="sgl-project/sglang#39253", needs="recording")
+def temperature(plan: Plan, strength: float, rng: Random) -> None:
+    """Sampling is asked for, and the greedy text comes: the verify pass takes its argmax branch."""
+    _recorded(plan, plan.world, serve(plan.world, the_server(plan)), temperature=1.0)
+
+
+@SAMPLED.kind("speculation changes the text", "served.lossless", source="SafeAILab/EAGLE#212", needs="recording")
+def lossy(plan: Plan, strength: float, rng: Random) -> None:
+    """Greedy answers with speculation are not those of the same server without it."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "plain.jsonl"
+        session = Session(engine="==".join(plan.engine), command="python -m sglang.launch_server --model-path target", num_steps=0)
+        writer = RecordingWriter(file, session)
+        for i, (text, prompt) in enumerate(zip(plan.world.texts, plan.world.prompts, strict=True)):
+            writer.write(Request(i, tuple(text[:prompt].tolist()), tuple(text[prompt:].tolist()), sample=f"data_{i}.pt"))
+        writer.end()
+        plan.files["recordings/plain.jsonl"] = file.read_bytes()
+    plan.sections.setdefault("engine", {})["recordings"] = "recordings"
+    disturb(plan, between(strength, 0.08, 0.3), rng.randrange(4))
