@@ -22,10 +22,14 @@ LAUNCH = {
 }
 
 
-def healthy(world: World, *, engine: tuple[str, str] | None = None, steps: int = 3, target: str = "path", told: tuple[str, ...] | None = None) -> Plan:
+def healthy(
+    world: World, *, engine: tuple[str, str] | None = None, steps: int = 3, target: str = "path", told: tuple[str, ...] | None = None
+) -> Plan:
     """A plan in which dump, drafter, engine and server agree. engine: name and version, by default the world's own."""
     engine = engine or world.engine
-    target_config = json.loads((world.folder / "config.json").read_text() if world.kind != "example" else (EXAMPLE / "target-config.json").read_text())
+    target_config = json.loads(
+        (world.folder / "config.json").read_text() if world.kind != "example" else (EXAMPLE / "target-config.json").read_text()
+    )
     config = copy.deepcopy(world.config)
     convention = convention_for("==".join(engine), target_config["architectures"][0])
     config.pop("eagle_config", None)

@@ -130,7 +130,15 @@ def record(plan: Plan, answers: list[Speculated], path: Path) -> Recording:
         prompt = tuple(plan.world.texts[i][: plan.world.prompts[i]].tolist())
         accepted = tuple(p.accepted for p in answer.passes)
         writer.write(
-            Request(i, prompt, answer.token_ids, sample=f"rows_0-{len(plan.samples)}/data_{i}.pt", accepted=accepted, verify_steps=len(accepted), finish_reason="length")
+            Request(
+                i,
+                prompt,
+                answer.token_ids,
+                sample=f"rows_0-{len(plan.samples)}/data_{i}.pt",
+                accepted=accepted,
+                verify_steps=len(accepted),
+                finish_reason="length",
+            )
         )
     writer.end()
     return Recording.load(path)

@@ -107,7 +107,9 @@ class _Trainer:
             self._material = Material(self.texts, self.prompts, states, table, head)
         return self._material
 
-    def __call__(self, samples: int | None = None, updates: int | None = None, *, wiring: list[Boundary] | None = None, **how: Any) -> dict[str, Tensor]:
+    def __call__(
+        self, samples: int | None = None, updates: int | None = None, *, wiring: list[Boundary] | None = None, **how: Any
+    ) -> dict[str, Tensor]:
         asked = {"samples": samples, "updates": updates, "wiring": wiring or self.wiring, **how}
         recipe = Path(drafters.__file__).read_text() + json.dumps(asked, sort_keys=True)
         file = self.folder / f"drafter-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}.pt"
