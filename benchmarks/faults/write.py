@@ -44,7 +44,7 @@ def write(plan: Plan, root: Path, answers: list[Speculated] | None = None) -> Pa
         if "recording" in plan.told:
             record(plan, answers, root / "served.jsonl")
             sections["engine"]["counters"] = "served.jsonl"
-    lines = plan.log or (log_lines(plan, answers) if answers is not None and "log" in plan.told else [])
+    lines = plan.log or (log_lines(plan, answers) if None not in (plan.server, answers) and "log" in plan.told else [])
     if lines:
         (root / "server.log").write_text("\n".join(lines) + "\n")
         sections["engine"]["log"] = "server.log"
