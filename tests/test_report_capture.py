@@ -118,3 +118,10 @@ def test_ids_that_follow_no_formula_stand_where_sglang_does_not_look(tmp_path):
     assert found["config.ids_ignored"].numbers == {"meant": [2, 46, 91, 93], "served": [2, 47, 91]}
     assert found["config.ids_ignored"].status is Status.FAIL
     assert VLLM == KEY
+
+
+@pytest.mark.report("vllm-project/vllm#37966", "J")
+def test_the_width_of_another_model():
+    """A drafter of one width beside a target of another: 2048 is no whole number of states of H = 4096."""
+    (found,) = explain_error("RuntimeError: Expected size 4096 but got size 2048", Facts(hidden=4096))
+    assert "4,096 is one slot of H = 4,096; 2,048 is no whole number" in " ".join(found.widths.sentences)

@@ -65,3 +65,12 @@ def test_a_last_state_that_is_all_slots_side_by_side(tmp_path):
         said = str(error)
     assert "2688" in said
     assert "896" in said
+
+
+@pytest.mark.report("sgl-project/SpecForge#295", "I")
+def test_logits_where_the_last_state_belongs(tmp_path):
+    """The format changed from the target's logits to its last state: a file of the old kind is as wide as the vocabulary."""
+    old = sample(4)
+    old["hidden_states"][3] = torch.randn(T, 64).bfloat16()
+    table = rows(check_health(write(tmp_path, old), hidden_size=H))
+    assert any("64" in detail and str(H) in detail and severity == "error" for detail, severity in table.values()), table
