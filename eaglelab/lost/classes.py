@@ -157,7 +157,7 @@ def kind_of(text: str) -> int:
         return PART
     if not body:
         return SPACE
-    if any(c.isdigit() for c in body):
+    if any(c.isdigit() for c in body) and not any(c.isalpha() for c in body):
         return DIGITS
     letters = [unicodedata.name(c, "") for c in body if c.isalpha()]
     if not letters:

@@ -35,7 +35,7 @@ def acceptance_by_class(costs: pd.DataFrame, ax: Axes | None = None) -> Axes:
         low, high = shown.loc[row.Index, ["from", "to"]]
         if row.samples > 1:
             ax.plot([low, high], [place, place], color=color, linewidth=2, alpha=0.6)
-        ax.scatter(row.marginal, place, color=color, marker="o" if row.told else "D", zorder=3, s=40)
+        ax.scatter(row.marginal, place, color=color, marker="o" if row.told else "D", zorder=3, s=40, clip_on=False)
         cost = f", costs {row.gain:.2f}" if row.told else ""
         ax.annotate(f"n = {row.n:,}{cost}", (1.02, place), va="center", color=TEXT, fontsize=9, annotation_clip=False)
     ax.set_yticks(y, shown["class"])
@@ -75,6 +75,7 @@ def acceptance_by_position(bins: pd.DataFrame, fall: Fall | None, ax: Axes | Non
         ax.legend(loc="upper right")
     ax.set_xscale("log", base=2)
     edges = sorted({*bins["from"].clip(lower=8), *bins["to"]})
+    ax.set_xlim(edges[0], edges[-1])
     ax.xaxis.set_major_locator(FixedLocator(edges))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xticklabels([f"{int(e):,}" if e > 8 else "0" for e in edges])
@@ -99,7 +100,13 @@ def reliability(bins: pd.DataFrame, ax: Axes | None = None) -> Axes:
     for row in bins.itertuples():
         ax.plot([row.confidence] * 2, [row.low, row.high], color=VERIFY, linewidth=2, alpha=0.5)
     ax.scatter(
-        bins["confidence"], bins["right"], s=20 + 180 * bins["n"] / bins["n"].max(), color=DRAFT, zorder=3, label="drafted tokens (area: n)"
+        bins["confidence"],
+        bins["right"],
+        s=20 + 180 * bins["n"] / bins["n"].max(),
+        color=DRAFT,
+        zorder=3,
+        clip_on=False,
+        label="drafted tokens (area: n)",
     )
     ax.set_xlim(0, 1)
     ax.set_ylim(0, 1)
