@@ -41,7 +41,7 @@ class Retold:
 
 
 def retold(folder: Path = Path(__file__).parent) -> list[Retold]:
-    """Every report mark of the tests in a folder, in the order of files and lines. Raises ValueError for a mark that is not two texts."""
+    """Every report mark of the tests in a folder, in the order of files and lines. Raises ValueError for a mark that names no thread or no letters."""
     return [mark for path in sorted(folder.glob("test_*.py")) for mark in _marks(path)]
 
 
@@ -52,12 +52,17 @@ def _marks(path: Path) -> list[Retold]:
             continue
         for call in node.decorator_list:
             if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.report":
-                try:
-                    thread, classes = (ast.literal_eval(a) for a in call.args)
-                except ValueError as error:
-                    raise ValueError(f"{path.name}, {node.name}: report(thread, classes) takes two texts") from error
-                found.append(Retold(thread, classes, path.name, node.name))
+                found.append(_retold(call, path.name, node.name))
     return found
+
+
+def _retold(call: ast.Call, file: str, test: str) -> Retold:
+    given = dict(zip(("thread", "classes"), call.args, strict=False)) | {k.arg: k.value for k in call.keywords}
+    try:
+        said = {name: ast.literal_eval(value) for name, value in given.items()}
+        return Retold(said["thread"], "".join(said["classes"]), file, test)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{file}, {test}: report(thread, classes) takes a thread and letters, got {ast.unparse(call)}") from error
 
 
 def by_class(marks: list[Retold]) -> dict[str, set[str]]:

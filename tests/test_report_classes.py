@@ -25,20 +25,15 @@ def test_marks_are_well_formed():
         assert mark.test.startswith("test_"), f"{where}: only a test retells a report"
 
 
-def test_one_report_has_one_set_of_classes():
-    """A thread that several tests retell carries the same letters everywhere."""
-    said: dict[str, set[str]] = {}
-    for mark in retold():
-        said.setdefault(mark.thread, set()).add("".join(sorted(mark.classes)))
-    assert {thread: s for thread, s in said.items() if len(s) > 1} == {}
-
-
 def test_marks_are_read_and_a_broken_one_is_named(tmp_path):
     body = 'import pytest\n\n\n@pytest.mark.report({})\n@pytest.mark.report("a/b#2", "K")\ndef test_it():\n    pass\n'
     (tmp_path / "test_a.py").write_text(body.format('"a/b#1", "AJ"'))
     assert retold(tmp_path) == [Retold("a/b#1", "AJ", "test_a.py", "test_it"), Retold("a/b#2", "K", "test_a.py", "test_it")]
-    (tmp_path / "test_a.py").write_text(body.format('"a/b#1"'))
-    with pytest.raises(ValueError, match=r"test_a.py, test_it: report\(thread, classes\)"):
-        retold(tmp_path)
+    (tmp_path / "test_a.py").write_text(body.format('thread="a/b#1", classes=["A", "J"]'))
+    assert retold(tmp_path)[0] == Retold("a/b#1", "AJ", "test_a.py", "test_it")
+    for broken in ('"a/b#1"', "", '"a/b#1", 5', "name, 'A'"):
+        (tmp_path / "test_a.py").write_text(body.format(broken))
+        with pytest.raises(ValueError, match=r"test_a.py, test_it: report\(thread, classes\)"):
+            retold(tmp_path)
     assert by_class([])["A"] == set()
     assert retold(Path(tmp_path / "nothing")) == []
