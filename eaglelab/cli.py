@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglelab import __version__
-from eaglelab.commands import bench, cost, flags, sweep, trace
+from eaglelab.commands import bench, cost, error_text, flags, sweep, trace
 from eaglelab.commands.arguments import DTYPES, count, count_or_all, samples, where
 from eaglelab.commands.terminal import first_rows, print_finding, print_json, short, show, visible
 from eaglelab.findings import Finding, exit_code
@@ -60,7 +60,8 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument("directory", type=Path, help="the folder; it is made if need be")
 
     sub = command("check", cmd_check, "all findings and the verdict for a case; cheap ones first")
-    sub.add_argument("case", type=Path, help=CASE)
+    sub.add_argument("case", type=Path, nargs="?", help=f"{CASE}; may be left out with --error")
+    sub.add_argument("--error", metavar="TEXT", help=error_text.HELP)
     sub.add_argument(
         "--cheap", action="store_true", help="configs, file headers, counters and logs only: no torch, no dump (default: everything)"
     )
@@ -165,6 +166,10 @@ def cmd_new(args: argparse.Namespace) -> int:
 
 
 def cmd_check(args: argparse.Namespace) -> int:
+    if args.error is not None:
+        return error_text.run(args)
+    if args.case is None:
+        raise ValueError("check needs a case: `eaglelab check CASE`, or `eaglelab check --error TEXT` for an error message alone")
     from eaglelab.checks import run_checks
     from eaglelab.verdict import verdict
 

@@ -1,5 +1,7 @@
 """Error messages and what their widths mean. Messages and numbers are those of public threads, named at each."""
 
+import io
+import json
 import math
 import random
 import re
@@ -13,6 +15,7 @@ from case_builder import write_case
 
 from eaglelab.checks import findings
 from eaglelab.checks.errors import facts_of, finding, given
+from eaglelab.cli import main
 from eaglelab.engines import errors
 from eaglelab.engines.errors import Facts, explain_error, explain_lines, widths
 from eaglelab.findings import Status
@@ -532,3 +535,46 @@ def test_decode_lines_are_passed_over_fast():
 def test_no_torch_is_loaded_to_explain():
     code = "import sys; from eaglelab.checks.errors import given; given('KeyError: d2t'); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# -- the command line ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_is_explained_without_a_case(capsys, monkeypatch, tmp_path):
+    text = SIDES.format(8640, 5760)
+    assert main(["check", "--error", text]) == 1
+    said = capsys.readouterr().out
+    assert "[FAIL] Fewer slots come to the drafter's fc than it takes: 3 and 2 of H = 2,880  (errors.width)" in said
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    assert main(["check", "--error", "-"]) == 1
+    assert capsys.readouterr().out == said
+    (tmp_path / "message.txt").write_text(text)
+    assert main(["check", "--error", f"@{tmp_path / 'message.txt'}"]) == 1
+    assert capsys.readouterr().out == said
+
+
+def test_a_case_says_what_the_widths_are(capsys):
+    """The example's target has H = 576; its drafter takes three slots."""
+    assert main(["check", str(EXAMPLE), "--json", "--error", FC.format(8, 1152, 1728, 576)]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["case"] == "example"
+    assert told["findings"][0]["title"] == "Fewer slots come to the drafter's fc than it takes: 2 given, 3 expected (H = 576)"
+
+
+def test_a_log_without_errors_passes_and_what_is_no_text_is_an_error(capsys, tmp_path):
+    assert main(["check", "--error", f"@{EXAMPLE / 'engine' / 'sglang-claimed.log'}"]) == 0
+    assert "[ok] No error in 147 lines" in capsys.readouterr().out
+    long = tmp_path / "long.log"
+    long.write_text(f"{DECODE}\n" * 3000 + OF_SGLANG.format(rank=0))
+    assert main(["check", "--error", f"@{long}"]) == 1
+    assert "(errors.width)" in capsys.readouterr().out
+    assert main(["check", "--error", "what is this"]) == 3
+    for wrong, said in (([], "check needs a case"), (["--error", ""], "is empty"), (["--error", "@/nowhere.log"], "no such file")):
+        capsys.readouterr()
+        assert main(["check", *wrong]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_what_a_log_prints_moves_no_terminal(capsys):
+    main(["check", "--error", "KeyError: 'embed_tokens.weight' \x1b[2J\x07"])
+    assert "\x1b" not in capsys.readouterr().out

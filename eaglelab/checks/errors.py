@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 from eaglelab.engines.errors import Explanation, Facts, Reader, explain_error
 from eaglelab.engines.target_config import target_shape
@@ -19,8 +20,8 @@ STANDING = {
     "inferred": "Our reading, after {where}.",
     "not known": "No public report of it is known here.",
 }
-SHOWN = 300
-"""Characters of a message that are shown."""
+SHOWN, MESSAGE = 300, 60
+"""Characters of a message that are shown; lines up to which a text is a message or a traceback, not a log."""
 
 
 def facts_of(inv: Investigation) -> Facts:
@@ -58,34 +59,38 @@ def facts_of(inv: Investigation) -> Facts:
 
 def log(inv: Investigation) -> Iterator[Finding]:
     """Errors and warnings in `[engine] log` that say something of drafter, target or engine."""
-    path = inv.case.engine.log
-    if path is None:
+    if inv.case.engine.log is None:
         raise NotGiven("a server's log", LOG)
-    reader = Reader(facts_of(inv))
-    lines = LineReader(path)
-    for line in lines:
-        reader.take(line.number, line.text)
-    found = [finding(e) for e in reader.explanations()]
-    yield from found
-    if reader.left_out:
-        yield Finding(
-            "errors.more",
-            f"{reader.left_out:,} further lines of the log hold other errors",
-            Status.CANNOT_TELL,
-            next="Mend the first ones, and give the new log.",
-        )
-    if not found:
-        yield Finding(
-            "errors", f"No error in {lines.lines:,} lines of the log that is known here", Status.PASS, numbers={"lines": lines.lines}
-        )
+    yield from in_log(inv.case.engine.log, inv)
+
+
+def in_log(path: Path, inv: Investigation | None = None) -> Iterator[Finding]:
+    """The same of any log, streamed; one `pass` where nothing is known. Raises LogError."""
+    return _of_lines(((line.number, line.text) for line in LineReader(path)), inv)
 
 
 def given(text: str, inv: Investigation | None = None) -> list[Finding]:
-    """Findings for a text that somebody gives: one each message."""
+    """Findings for a text that somebody gives, one each message; a text of many lines is read as a log. Raises ValueError for an empty one."""
+    lines = text.splitlines()
+    if len(lines) > MESSAGE:
+        return list(_of_lines(enumerate(lines, start=1), inv))
     found = explain_error(text, Facts() if inv is None else facts_of(inv))
     if not found:
         raise ValueError("the text of --error is empty: expected an error message, a traceback or a part of a log")
     return [finding(e) for e in found]
+
+
+def _of_lines(lines: Iterable[tuple[int, str]], inv: Investigation | None) -> Iterator[Finding]:
+    reader, number = Reader(Facts() if inv is None else facts_of(inv)), 0
+    for number, text in lines:
+        reader.take(number, text)
+    found = [finding(e) for e in reader.explanations()]
+    yield from found
+    if reader.left_out:
+        title = f"{reader.left_out:,} further lines of the log hold other errors"
+        yield Finding("errors.more", title, Status.CANNOT_TELL, next="Mend the first ones, and give the new log.")
+    if not found:
+        yield Finding("errors", f"No error in {number:,} lines of the log that is known here", Status.PASS, numbers={"lines": number})
 
 
 def finding(e: Explanation) -> Finding:
@@ -121,4 +126,6 @@ def _title(e: Explanation) -> str:
         if came in told and asked in told and e.widths.cause != "all_states":
             words = "given" if came == "given_slots" else "built"
             return f"{e.title}: {told[came]} {words}, {told[asked]} {'expected' if words == 'given' else 'in the checkpoint'} (H = {told['hidden']:,})"
+    if "slots" in told and "hidden" in told:
+        return f"{e.title}: {' and '.join(map(str, told['slots']))} of H = {told['hidden']:,}"
     return e.title
