@@ -219,6 +219,12 @@ def cost_notes(table: MeasuredTable) -> tuple[str, ...]:
             said = impossible_text(row.speedup, row.measured.accept_length)
             notes.append(f"{at}{row.measured.setting.name}: {said}; neither recommended nor fitted")
     notes += _falling(table)
+    noise = sorted({d for row in table.rows if (d := row.place.get("dataset", "")).lower().startswith("random")})
+    if noise:
+        notes.append(
+            f"the prompts of {', '.join(noise)} are random tokens: what a target makes of them is drafted worse than real text, so that the gain "
+            "is understated (vllm-project/vllm#52536); measure on the prompts that are served"
+        )
     if not rows:
         notes.append("the table holds no speculated setting: nothing to compare")
     return tuple(notes)
