@@ -23,8 +23,8 @@ from eaglelab.verdict.rules import (
     BROKEN_SHARE,
     COST,
     DOWNSTREAM,
+    GAPS,
     LABELS,
-    LAST,
     UPSTREAM,
     broken_share,
     charge_by,
@@ -51,7 +51,7 @@ def verdict(findings: Iterable[Finding], inv: Investigation | None = None, only:
     charges.sort(key=lambda c: -c.effect if c.effect is not None else float("inf"))  # stable: the rest keeps its order
     labels = failing(by_id, *LABELS)
     if not charges:
-        said = no_fault({k: f for k, f in by_id.items() if not matches(k, COST)}, inv, remarks, labels, samples, tuple(only))
+        said = no_fault({k: f for k, f in by_id.items() if not matches(f, COST)}, inv, remarks, labels, samples, tuple(only))
     else:
         said = _joined(charges, remarks, labels)
     unseen = not_looked_at(by_id, said, tuple(only))
@@ -72,6 +72,9 @@ def _charges(by_id: Mapping[str, Finding], inv: Investigation | None) -> tuple[l
     if health is not None and health.status is Status.FAIL and broken_share(health) <= BROKEN_SHARE:
         taken.add(health.id)
         remarks.append(f"Some files are bad: {health.title}.")
+    if (doubtful := _of_other_text(by_id)) is not None:
+        taken.add(doubtful.id)
+        remarks.append(f"{doubtful.title}: no prediction, since the dump's text is not the target's own (replay.expected).")
     for rules in (UPSTREAM, DOWNSTREAM):
         if rules is DOWNSTREAM and (wiring := wiring_charge(_left(by_id, taken), inv)) is not None:
             charges.append(wiring)
@@ -80,12 +83,27 @@ def _charges(by_id: Mapping[str, Finding], inv: Investigation | None) -> tuple[l
             made, said = charge_by(rule, by_id, taken)
             charges += made
             remarks += said
-    last = [f for f in failing(by_id, *LAST) if f.id not in taken]
-    if charges and last:
-        taken |= {f.id for f in last}
-        remarks += [f"{f.title}: any of these faults makes another number than the trainer's." for f in last]
-    charges += [own_charge(f) for f in by_id.values() if f.status is Status.FAIL and f.id not in taken]
-    return charges, remarks
+    return _with_the_gap(by_id, charges, taken), remarks
+
+
+def _with_the_gap(by_id: Mapping[str, Finding], charges: list[Charge], taken: set[str]) -> list[Charge]:
+    """What is left: the trainer's number and the triangle are explained by a fault of the stage that they point at, or make their own."""
+    for finding in [f for f in by_id.values() if f.status is Status.FAIL and f.id not in taken]:
+        gap = "dump" if finding.id == "training.metric" else finding.numbers.get("gap") if finding.id == "triangle" else None
+        reason = next((i for i, c in enumerate(charges) if c.stage in GAPS.get(gap, ())), None)
+        if reason is not None:
+            charges[reason] = replace(charges[reason], told=(*charges[reason].told, finding))
+        else:
+            charges.append(own_charge(finding, gap if finding.id == "triangle" else None))
+    return charges
+
+
+def _of_other_text(by_id: Mapping[str, Finding]) -> Finding | None:
+    """A server held against a walk through text that it would not write: its falling short means nothing."""
+    served, expected = by_id.get("served.expected"), by_id.get("replay.expected")
+    if served is None or served.status is not Status.FAIL or served.numbers.get("same_text", True) or expected is None:
+        return None
+    return served if expected.status is Status.CANNOT_TELL and not served.numbers.get("as_fed") else None
 
 
 def _left(by_id: Mapping[str, Finding], taken: set[str]) -> dict[str, Finding]:

@@ -26,13 +26,13 @@ KINDS: Mapping[str, str] = {
     "context.*": "the replay",
     "lost.*": "the replay",
     "training.*": "the trainer's log",
+    "served.golden": "another engine on the same feed",
     "served.parity": "states captured from the server",
     "served.flags": "the server's own words",
     "served.log*": "the server's own words",
     "served.text": "the served answers",
     "served.*": "the server's counters",
     "triangle": "the server's counters",
-    "triangle.*": "the server's counters",
     "errors.*": "an error message",
     "engine.*": "the engine's known faults",
     "flags.*": "the launch line",
@@ -59,6 +59,8 @@ def kinds(finding: Finding) -> frozenset[str]:
         found |= {"the config"} if wrong & set(AGAINST_CONFIG) else set()
     if finding.id.startswith("drafter.vocabulary.other") and "own" in finding.numbers:
         found = {"the replay"}  # that the two maps differ refutes neither
+    if finding.id == "triangle" and finding.numbers.get("gap") in ("training", "dump"):
+        found = {"the trainer's log"}
     return frozenset(found)
 
 
@@ -110,19 +112,24 @@ class Charge:
         return tuple(dict.fromkeys(f.id for f in (*self.witnesses, *self.told)))
 
     def fault(self) -> Fault:
-        return Fault(self.stage, self.confidence, f"{self.words} {self.ground}".strip(), self.changes, self.ids, self.effect)
+        also = [f.title for f in self.told if f.title not in self.words]
+        follows = f"From it follows as well: {'; '.join(also)}." if also else ""
+        text = " ".join(part for part in (self.words, follows, self.ground) if part)
+        return Fault(self.stage, self.confidence, text, self.changes, self.ids, self.effect)
 
     @property
     def ground(self) -> str:
         """How sure, and why, in a sentence."""
         if self.open:
             return ""
+        if not self.witnesses:
+            return ""
         if self.against:
-            return f"Likely, not sure: {'; '.join(f.title for f in self.against)} ({', '.join(f.id for f in self.against)})."
+            return f"Likely, not sure, because of this: {'; '.join(f'{f.title} ({f.id})' for f in self.against)}."
         if self.confidence == "sure":
             return f"{('Two', 'Three', 'Four')[min(len(self.kinds), 4) - 2]} independent witnesses agree: {_and(self.kinds)}."
-        few = f"; {', '.join(self.thin)} rest{'s' * (len(self.thin) == 1)} on fewer than {FEW_SAMPLES} samples" if self.thin else ""
-        return f"Likely, not sure: {_and(self.kinds) or 'too little'} alone says so{few}."
+        few = f"; {', '.join(self.thin)} on fewer than {FEW_SAMPLES} samples or requests" if self.thin else ""
+        return f"Likely, not sure: it rests on {_and(self.kinds) or 'too little'} alone{few}."
 
 
 def _and(words: tuple[str, ...]) -> str:

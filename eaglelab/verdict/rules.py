@@ -30,7 +30,7 @@ class Rule:
 
     stage: str
     leads: tuple[str, ...]
-    """Findings any of which, failing, makes the charge."""
+    """Findings any of which, failing, makes the charge. `id=kind` wants that kind of deviation (`numbers["kind"]`) as well."""
     agree: tuple[str, ...] = ()
     """Findings that, failing too, are further witnesses of the same fault."""
     explains: tuple[str, ...] = ()
@@ -46,43 +46,39 @@ class Rule:
 
 
 WORKS = ("replay.works",)
+BELOW = ("served.expected", "served.variant", "served.acceptance", "served.position")
+"""What the counters say where the server accepts less than it should."""
 UPSTREAM = (
-    Rule("drafter", ("drafter.complete",), agree=WORKS, contradicted=WORKS, explains=FITS),
+    Rule(
+        "drafter", ("drafter.complete",), agree=(*WORKS, "served.variant=weights", "served.acceptance"), contradicted=WORKS, explains=FITS
+    ),
     Rule(
         "training",
         ("drafter.vocabulary",),
-        agree=("replay.works", "replay.choices", "served.variant"),
+        agree=(*WORKS, "replay.choices", "served.variant=vocabulary"),
         contradicted=WORKS,
-        explains=("drafter.vocabulary.coverage", *FITS),
+        explains=("drafter.vocabulary.coverage", "served.acceptance", *FITS),
     ),
     Rule(
         "training",
         ("drafter.vocabulary.other", "drafter.vocabulary.other.dump"),
-        agree=("served.variant",),
+        agree=("served.variant=vocabulary",),
         explains=FITS,
     ),
-    Rule("training", ("drafter.embedding",), agree=WORKS, contradicted=WORKS),
+    Rule("training", ("drafter.embedding",), agree=(*WORKS, "served.variant=weights"), contradicted=WORKS),
     Rule("training", ("drafter.vocabulary.coverage",)),
-    Rule(
-        "dump",
-        ("wiring.anomalies", "dump.last_state"),
-        agree=WORKS,
-        explains=("dump.health", *FITS),
-    ),
+    Rule("dump", ("wiring.anomalies", "dump.last_state"), agree=WORKS, explains=("dump.health", *FITS)),
     Rule("dump", ("dump.health",), excused=WORKS, explains=FITS, remark="Some files are bad: {title}."),
-    Rule(
-        "dump",
-        ("text.mask", "text.shift", "text.faults", "text.tokens"),
-        each=True,
-    ),
+    Rule("dump", ("text.*", "dump.images"), each=True),
 )
 """Rules for what lies before the wiring on the data's way."""
 DOWNSTREAM = (
+    Rule("training", ("context.rope_fit",), agree=("config.rope",), explains=("context.knee", "replay.works", "replay.order")),
     Rule(
         "training",
         ("replay.choices", "config.training_residual"),
         agree=("replay.choices", "config.training_residual"),
-        explains=(*FITS, "replay.flags", "config.norm_before_residual"),
+        explains=(*FITS, "replay.flags", "lost.steps", "config.norm_before_residual"),
         excused=("replay.choices",),
         remark="{title}. The drafter fits its config all the same.",
     ),
@@ -93,62 +89,57 @@ DOWNSTREAM = (
         excused=("replay.targets",),
         remark="{title}. This drafter learned the target's own choice all the same: mend the dump before the next training.",
     ),
-    Rule("training", ("replay.works", "replay.order"), explains=("training.metric", "triangle")),
-    Rule(
-        "training",
-        ("training.reported",),
-        excused=WORKS,
-        remark="{title}. The drafter works all the same.",
-    ),
+    Rule("training", ("replay.works", "replay.order"), agree=("training.amount",), explains=("lost.steps",)),
+    Rule("training", ("training.reported",), excused=WORKS, remark="{title}. The drafter works all the same."),
     Rule(
         "engine",
-        ("replay.flags", "replay.norm_output", *FLAGS),
-        agree=("replay.flags", "replay.norm_output", *FLAGS, "served.variant"),
-        excused=("replay.flags",),
-        remark="{title}: at no cost to this drafter.",
+        ("replay.flags", "replay.norm_output"),
+        agree=("replay.flags", "replay.norm_output", *FLAGS, "served.variant=flags"),
     ),
+    Rule("engine", FLAGS, agree=("served.variant=flags",), excused=("replay.flags",), remark="{title}: at no cost to this drafter."),
     Rule("engine", ("wiring.engine", "wiring.engine_source"), explains=("config.ids_ignored",)),
     Rule(
         "engine",
         ("flags.algorithm",),
+        agree=("served.variant=launch",),
         excused=("as_fed:served.expected",),
         remark="{title}; the server drafts as EAGLE3 does, whatever the case's launch line says.",
     ),
+    Rule("engine", ("flags.simulated", "served.log.constant"), agree=("flags.simulated", "served.log.constant"), explains=BELOW),
+    Rule("engine", ("flags.dummy",), agree=("served.variant=weights", "served.acceptance"), explains=BELOW),
+    Rule("engine", ("flags.cuda_graph", "served.log.graphs"), agree=("flags.cuda_graph", "served.log.graphs")),
+    Rule("engine", ("served.lossless",), explains=("served.text",)),
+    Rule("engine", ("served.text",), explains=BELOW),
     Rule(
         "engine",
         ("served.flags",),
-        agree=("served.variant", "served.parity"),
+        agree=("served.parity", "served.variant=wiring"),
         excused=("served.expected", "as_fed:served.expected"),
         remark="{title}. What it reached was predicted for what it ran with: mend the case, not the server.",
-        explains=("served.expected", "triangle"),
+        explains=BELOW,
     ),
-    Rule(
-        "engine",
-        ("served.parity", "served.expected", "served.variant", "served.acceptance"),
-        agree=("served.parity", "served.expected", "served.variant", "served.acceptance", "engine.known*"),
-        explains=("triangle",),
-    ),
+    Rule("engine", ("served.parity", "served.golden", *BELOW), agree=("served.parity", "served.golden", *BELOW)),
     Rule("engine", ("config.*", "flags.*", "served.*", "engine.*", "errors.*"), each=True),
-    Rule("engine", ("triangle", "triangle.*")),
 )
 """Rules for what comes behind it. The wiring itself is `wiring.wiring_charge`."""
+GAPS: Mapping[str, tuple[str, ...]] = {"engine": ("engine", "wiring"), "training": ("training", "dump"), "dump": ("dump", "training")}
+"""Where the triangle says that acceptance is lost -> stages whose faults are the reason: a charge of its own where there is none."""
 LABELS = ("wiring.claims*", "dump.format")
 """What is said of the dump. Wrong, it misleads people, and nothing that is served."""
-LAST = ("training.metric",)
-"""A charge where there is no other: every fault makes another number than the trainer's."""
 COST = ("timing.*", "cost.*")
 STAGES = {"text": "dump", "dump": "dump", "wiring": "wiring", "replay": "training", "training": "training", "drafter": "training"}
 STAGES |= {"lost": "training", "context": "training"}
 """Family -> stage, for findings that no rule names and that do not say their own (`numbers["stage"]`)."""
 
 
-def matches(id: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(id, p) for p in patterns)
+def matches(finding: Finding, patterns: tuple[str, ...]) -> bool:
+    parts = (p.partition("=") for p in patterns)
+    return any(fnmatchcase(finding.id, id) and (not kind or finding.numbers.get("kind") == kind) for id, _, kind in parts)
 
 
 def charge_by(rule: Rule, by_id: ById, taken: set[str]) -> tuple[list[Charge], list[str]]:
     """(charges, remarks) of one rule; what they use is added to `taken`."""
-    leads = [f for f in by_id.values() if f.status is FAIL and f.id not in taken and matches(f.id, rule.leads)]
+    leads = [f for f in by_id.values() if f.status is FAIL and f.id not in taken and matches(f, rule.leads)]
     if not leads:
         return [], []
     if any(_excuses(by_id, e) for e in rule.excused):
@@ -168,14 +159,12 @@ def _excuses(by_id: ById, name: str) -> bool:
 
 def _charge(rule: Rule, leads: list[Finding], by_id: ById, taken: set[str]) -> Charge:
     failing = [f for f in by_id.values() if f.status is FAIL and f.id not in taken and f not in leads]
-    agree = [f for f in failing if matches(f.id, rule.agree)]
-    told = [f for f in failing if matches(f.id, rule.explains) and f not in agree]
+    agree = [f for f in failing if matches(f, rule.agree)]
+    told = [f for f in failing if matches(f, rule.explains) and f not in agree]
     against = [f for name in rule.contradicted if (f := by_id.get(name)) is not None and f.status is PASS]
     taken |= {f.id for f in (*leads, *agree, *told)}
     stage = _drafter_stage(leads) if rule.stage == "drafter" else stage_of(leads[0], rule.stage)
     words = " ".join(sentences(f) for f in (*leads, *agree))
-    if told:
-        words += f" It also explains: {'; '.join(f.title for f in told)}."
     effect = effect_of((*leads, *agree, *told))
     if leads[0].id == "drafter.vocabulary.coverage" and "replay.works" in by_id:
         effect = coverage_effect(leads[0].numbers, by_id["replay.works"].numbers)
@@ -193,9 +182,9 @@ def stage_of(finding: Finding, otherwise: str | None = None) -> str:
     return told if told in ("wiring", "dump", "training", "engine") else otherwise or STAGES.get(finding.id.split(".")[0], "engine")
 
 
-def own_charge(finding: Finding) -> Charge:
+def own_charge(finding: Finding, stage: str | None = None) -> Charge:
     """A failing finding that no rule names."""
-    stage = stage_of(finding)
+    stage = stage or stage_of(finding)
     return Charge(stage, f"{stage.capitalize()}: {sentences(finding)}", (finding,), effect=effect_of([finding]))
 
 
@@ -204,7 +193,7 @@ def broken_share(health: Finding) -> float:
 
 
 def failing(by_id: ById, *patterns: str) -> list[Finding]:
-    return [f for f in by_id.values() if f.status is FAIL and matches(f.id, patterns)]
+    return [f for f in by_id.values() if f.status is FAIL and matches(f, patterns)]
 
 
 def settled(by_id: ById) -> set[str]:

@@ -39,7 +39,7 @@ def not_looked_at(by_id: Mapping[str, Finding], said: Verdict, only: tuple[str, 
     for question, ids, stages in ASKS:
         if set(stages) <= sure or (stages == ("cost",) and said.faults):
             continue
-        absent = [f for f in by_id.values() if matches(f.id, ids) and f.next and _lacks(f)]
+        absent = [f for f in by_id.values() if matches(f, ids) and f.next and _lacks(f)]
         if absent:
             found.setdefault(absent[0].next, f"{question[0].upper()}{question[1:]}: {absent[0].next.rstrip('.')}.")
     return tuple(found.values())[:MOST]

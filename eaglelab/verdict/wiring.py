@@ -92,6 +92,12 @@ def _server(by_id: ById, match: Finding, fed: Wiring) -> tuple[list[Finding], st
             witnesses += [expected] if expected.status is FAIL else []
     elif numbers.get("as_right"):
         against.append(expected)
+    variant = by_id.get("served.variant")
+    if variant is not None and same_engine:
+        against += [variant] if variant.status is PASS else []
+        if variant.status is FAIL and variant.numbers.get("as_config"):
+            witnesses.append(variant)
+            words += "" if numbers.get("as_fed") else f" The server's counters show it: {variant.title}."
     return witnesses, words, against
 
 
