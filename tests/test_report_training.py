@@ -9,6 +9,7 @@ from eaglelab.case import CaseError, open_case
 from eaglelab.checks import findings
 from eaglelab.findings import Status
 from eaglelab.investigation import Investigation
+from eaglelab.triangle import REPLAY, SERVER, TRAINER, Corner, triangulate
 
 DEEPSPEC = {"0.8": 3.28, "2.3": 3.34, "4.6": 3.34, "7.6": 3.24, "10": 3.18}
 """Epoch -> accept length of its checkpoint, as posted."""
@@ -64,3 +65,17 @@ def test_numbers_of_conversations_that_are_none(tmp_path, samples):
     write_case(tmp_path, {"training": {"samples": samples}})
     with pytest.raises(CaseError, match=r"\[training\] samples is .*expected a whole number of 1 or more"):
         open_case(tmp_path)
+
+
+@pytest.mark.report("sgl-project/SpecForge#533", "X")
+@pytest.mark.report("sgl-project/SpecForge#455", "X")
+@pytest.mark.parametrize(("rate", "steps", "served"), [(0.98, 3, 1 + 0.10 * 3), (0.70, 15, 1.02)])
+def test_high_in_training_and_low_in_serving_is_decided_by_the_replay(rate, steps, served):
+    """98 % in training and 10 % of the drafted tokens accepted; 70 % and an accept length of 1.02: nobody in the threads replayed."""
+    trained = tuple(rate ** (k + 1) for k in range(steps))
+    trainer, server = Corner(TRAINER, trained, split="train", approximate=True), Corner(SERVER, length=served)
+    untold = triangulate(trainer, None, server)
+    assert (untold.gap, untold.missing) == ("cannot tell", (REPLAY,))
+    assert triangulate(trainer, Corner(REPLAY, trained, split="train"), server).gap == "engine"
+    low = Corner(REPLAY, tuple(0.1 ** (k + 1) for k in range(steps)), split="train")
+    assert triangulate(trainer, low, server).gap == "dump"
