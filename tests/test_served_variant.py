@@ -11,6 +11,7 @@ import pytest
 import torch
 from case_builder import build_case, make_world
 from test_checks_served import RIGHT, STEPS, WRONG, record, session, with_engine
+from test_variant_fit import case_of
 
 from eaglelab.case import open_case
 from eaglelab.checks import findings
@@ -18,7 +19,8 @@ from eaglelab.drafter.model import Flags
 from eaglelab.findings import Status
 from eaglelab.investigation import Investigation
 from eaglelab.replay.sequential import SequentialDrafter
-from eaglelab.served import likelihood
+from eaglelab.served import RecordingWriter, Request, likelihood
+from eaglelab.served.recording import Session
 from eaglelab.wiring import FINAL
 
 EXAMPLE = Path(__file__).parents[1] / "data" / "example"
@@ -82,11 +84,12 @@ def case(world, tmp_path_factory):
     return build_case(tmp_path_factory.mktemp("case"), world, slots=[2, 4, 6, FINAL], ids=RIGHT)
 
 
-def served_by(inv, world, feed=(2, 4, 6), spoil=lambda states, row: states, flags=None, table=None):
+def served_by(inv, world, feed=(2, 4, 6), spoil=lambda states, row: states, vocabulary=None):
     """Accepted counts [passes] of each text, by drafting one token after the other on transformers' own states."""
     counts = []
     for text, states, prompt in zip(world.texts, world.states, world.prompts, strict=True):
-        drafting = SequentialDrafter(inv.drafter, table or inv.embedding, flags=flags)
+        drafting = SequentialDrafter(inv.drafter, inv.embedding)
+        drafting.vocabulary = vocabulary or drafting.vocabulary
         rows, fed, t, accepted = [states[b] for b in feed], 0, prompt - 1, []
         while t + 2 + STEPS <= len(text):
             while fed <= t:
@@ -119,7 +122,7 @@ FAULTS = {  # how it is served, and the candidate's name
     "one layer early": ({"feed": (1, 3, 5)}, "boundaries [1, 3, 5] (each one layer earlier)"),
     "embedding in front": ({"feed": (0, 2, 4)}, "boundaries [0, 2, 4]"),
     "a place zero": ({"spoil": zero(1)}, "zeros in place of boundary 4"),
-    "post-norm recurrence": ({"flags": Flags(post_norm_recurrence=True)}, "“the next step starts from the post-norm state”"),
+    "identity map": ({"vocabulary": list(range(40))}, "“identity vocabulary map”"),
 }
 
 
@@ -137,13 +140,48 @@ def test_the_deviation_that_was_served_reproduces_the_counts(case, world, fault,
     assert found.status is not Status.PASS
 
 
+@pytest.mark.parametrize(
+    ("drafter", "ignored", "named"),
+    [
+        ("norm_before_residual", Flags(), "computed as SGLang 0.5.23 does"),  # which ignores the flag
+        ("plain", Flags(post_norm_recurrence=True), "“the next step starts from the post-norm state”"),
+        ("plain", Flags(skip_final_norm=True), "“no final norm before lm_head”"),
+    ],
+)
+def test_flags_of_a_trained_drafter(tmp_path, drafter, ignored, named):
+    """A drafter that was really trained with a flag, served by one that computes another."""
+    raw = {"norm_before_residual": True} if drafter == "norm_before_residual" else {}
+    inv = case_of(tmp_path, drafter, raw, ("sglang", "0.5.23"))
+    writer = RecordingWriter(tmp_path / "r.jsonl", Session(engine="sglang==0.5.23", num_steps=2, eagle_topk=1, num_draft_tokens=3))
+    for i, s in enumerate(inv.samples):
+        drafting, text, first = SequentialDrafter(inv.drafter, inv.embedding, flags=ignored), s.token_ids, int(s.loss_mask.argmax())
+        accepted, t, fed = [], first - 1, 0
+        while t + 3 < len(text):
+            for row in range(fed, t + 1):
+                drafting.extend([slot[row] for slot in s.slots[:3]], int(text[row + 1]))
+            fed = t + 1
+            drafted = drafting.draft(2).tokens
+            n = next((k for k, token in enumerate(drafted) if token != int(text[t + 2 + k])), 2)
+            accepted.append(n)
+            t += n + 1
+        writer.write(Request(i, tuple(text[:first].tolist()), tuple(text[first:].tolist()), sample=s.key, accepted=tuple(accepted)))
+    writer.end()
+    lines = (tmp_path / "case.toml").read_text().replace("[engine]", f"[engine]\ncounters = {json.dumps(str(tmp_path / 'r.jsonl'))}")
+    (tmp_path / "case.toml").write_text(lines)
+    found = findings(Investigation(str(tmp_path / "case.toml"), steps=2), "served.variant")[0]
+    assert any(named in name for name in found.numbers["alike"]), found.title
+    assert found.numbers["fits"]
+    assert found.status is Status.FAIL
+
+
 def test_served_as_trained(case, world):
     inv = Investigation(case / "case.toml")
     for told in ("accepted", "histogram"):
         _, found = fitted(case, world, served_by(inv, world), told)
         assert found.status is Status.PASS
         assert found.numbers["best"].startswith("what the drafter was trained on (boundaries [2, 4, 6])")
-        assert found.numbers["as_trained"] and found.numbers["as_config"]
+        assert found.numbers["as_trained"]
+        assert found.numbers["as_config"]
 
 
 def test_the_configs_wiring_is_named_and_changed(case, world):

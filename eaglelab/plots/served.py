@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from eaglelab.plots.style import CLAIM, DRAFT, EVIDENCE, MARKERS, OTHER, PURPLE, SKY, TEXT, VERIFY, axes, finish, percents
 from eaglelab.served_case import CLOSE
+
+if TYPE_CHECKING:
+    from eaglelab.triangle import Triangle
 
 COLORS = {True: (EVIDENCE, SKY, VERIFY), False: (CLAIM, DRAFT, PURPLE)}
 """Of recordings fed what the drafter was trained on, and of others."""
@@ -129,6 +136,100 @@ def accept_length_over_log(lines: pd.DataFrame, ax: Axes | None = None) -> Axes:
     starts = lines["start"].nunique()
     title += f", over {starts} starts of the server" if starts > 1 else ""
     return finish(ax, title, lines.attrs.get("unit", "line of the log"), "accept length,\ntokens per verify pass")
+
+
+def triangle(found: Triangle, ax: Axes | None = None) -> Axes:
+    """Trainer, replay and server on one axis of accept length, each with its 95 % interval; the title says on which side acceptance is lost."""
+    corners = found.corners
+    ax = axes(ax, 7.2, 1.6 + 0.55 * len(corners))
+    looks = {"trainer": (OTHER, "D"), "replay": (EVIDENCE, "o"), "server": (VERIFY, "s")}
+    y = np.arange(len(corners))[::-1]
+    ax.plot([c.accept_length for c in corners], y, color=OTHER, linewidth=1, linestyle=":")
+    for place, corner in zip(y, corners, strict=True):
+        color, marker = looks[corner.name]
+        if corner.interval is not None:
+            ax.plot(corner.interval, [place, place], color=color, linewidth=7, alpha=0.25, solid_capstyle="butt")
+        ax.plot(corner.accept_length, place, marker, color=color, markersize=9)
+        n = "" if corner.n is None else f", {corner.n:,} {corner.of}"
+        ax.annotate(
+            f"{'about ' if corner.approximate else ''}{corner.accept_length:.2f}{n}",
+            (max(corner.accept_length, (corner.interval or (0, 0))[1]), place),
+            (12, 0),
+            textcoords="offset points",
+            va="center",
+            color=TEXT,
+            fontsize=9,
+        )
+    ax.set_yticks(y, [c.name for c in corners])
+    top = max(max(c.accept_length, (c.interval or (0, 0))[1]) for c in corners)
+    ax.set_xlim(0.95, 1 + 1.5 * max(0.2, top - 1))
+    ax.set_ylim(-0.6, len(corners) - 0.4)
+    ax.grid(axis="y", visible=False)
+    numbers = ", ".join(f"{c.name} {c.accept_length:.2f}" for c in corners)
+    title = {"none": "Acceptance is as trained", "cannot tell": "Where acceptance is lost cannot be told"}
+    steps = f" with {found.steps} drafted steps" if found.steps else ""
+    label = f"accept length{steps}, tokens per verify pass\nbar: 95 % by request or sample"
+    return finish(ax, f"{title.get(found.gap, f'Acceptance is lost in the {found.gap}')}: {numbers}", label, "")
+
+
+def variant_profiles(table: pd.DataFrame, served: Sequence[float], ax: Axes | None = None, most: int = 4) -> Axes:
+    """Joint acceptance by step: what the server counted (thick), the candidates nearest to it and the trained one.
+
+    table: `VariantFit.table`, best first, with a column trained (bool); served: K joint rates. Raises ValueError without a row.
+    """
+    table = _some(table, "no candidate was compared")
+    ax = axes(ax, 7.2, 4.2)
+    steps = np.arange(len(served))
+    chosen = pd.concat([table.head(most), table[table["trained"]]]).drop_duplicates("candidate")
+    chosen = chosen[(chosen["weight"] > 0) | chosen["trained"] | (np.arange(len(chosen)) == 0)]
+    ax.plot(steps, served, "-", color=TEXT, linewidth=5, alpha=0.35, label="served")
+    for i, row in enumerate(chosen.itertuples()):
+        rates = [getattr(row, f"joint_{k}") for k in steps]
+        color = EVIDENCE if row.trained else (CLAIM, VERIFY, PURPLE, DRAFT, SKY)[i % 5]
+        fits = "" if row.fits else ", does not fit"
+        label = textwrap.fill(f"{row.candidate}: {row.accept_length:.2f}{fits}", 46)
+        ax.plot(
+            steps, rates, "--", marker=MARKERS[i % len(MARKERS)], color=color, fillstyle="none", markersize=9, linewidth=1.2, label=label
+        )
+    ax.set_xticks(steps)
+    ax.set_ylim(0, max(0.1, 1.7 * max(max(served, default=0), max(r.joint_0 for r in chosen.itertuples()))))
+    percents(ax.yaxis)
+    ax.margins(x=0.1)
+    ax.legend(loc="upper right", fontsize=8, labelspacing=0.7)
+    best = table.iloc[0]
+    title = (
+        f"What was served is reproduced by {best['candidate']}"
+        if best["fits"]
+        else f"No candidate reproduces what was served; nearest: {best['candidate']}"
+    )
+    return finish(ax, title, "drafted step (0 is the first)", "joint acceptance")
+
+
+def variants_ranked(table: pd.DataFrame, ax: Axes | None = None, most: int = 14) -> Axes:
+    """How far each candidate is behind the best (log likelihood, on a scale of 1 + x), the nearest on top; filled: it fits by itself.
+
+    table: as in `variant_profiles`. Raises ValueError without a row.
+    """
+    table = _some(table, "no candidate was compared")
+    shown = pd.concat([table.head(most), table[table["trained"]]]).drop_duplicates("candidate").sort_values("behind", kind="stable")
+    ax = axes(ax, 7.2, 1.5 + 0.34 * len(shown))
+    y = np.arange(len(shown))[::-1]
+    for place, row in zip(y, shown.itertuples(), strict=True):
+        color = EVIDENCE if row.trained else CLAIM if row.fits else OTHER
+        ax.plot([0, row.behind], [place, place], color=color, linewidth=1.2)
+        ax.plot(row.behind, place, "o", color=color, markersize=7, fillstyle="full" if row.fits else "none")
+        said = "" if np.isnan(row.accept_length) else f"{row.accept_length:.2f} (served {row.served:.2f})"
+        ax.annotate(said, (row.behind, place), (9, 0), textcoords="offset points", va="center", color=TEXT, fontsize=8)
+    ax.set_yticks(y, [textwrap.shorten(c, 58, placeholder="…") for c in shown["candidate"]], fontsize=8.5)
+    ax.set_xscale("symlog", linthresh=1)
+    ax.set_xlim(-0.15, 30 * max(1.0, shown["behind"].max()))
+    ax.set_ylim(-0.7, len(shown) - 0.3)
+    ax.grid(axis="y", visible=False)
+    fitting = int(table["fits"].sum())
+    title = f"{fitting or 'None'} of {len(table)} candidates {'fits' if fitting == 1 else 'fit'}; " + (
+        f"nearest: {shown['candidate'].iloc[0]}"
+    )
+    return finish(ax, title, "log likelihood behind the best (log scale from 1 on)\nfilled: fits by itself; numbers: accept length", "")
 
 
 def _some(table: pd.DataFrame, else_: str) -> pd.DataFrame:

@@ -115,7 +115,7 @@ class VariantFit:
     @cached_property
     def table(self) -> pd.DataFrame:
         """One row a candidate, best first: candidate, kind, accept_length, joint_0 … joint_{K-1}, served (accept length over the
-        same answers), behind, weight, same, fits, rows."""
+        same answers), behind, weight, same, fits, trained, rows."""
         import pandas as pd
 
         return pd.DataFrame([self._row(f) for f in self.fits])
