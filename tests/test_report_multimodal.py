@@ -14,7 +14,7 @@ from eaglelab.investigation import Investigation
 IMAGE, H, T = 40, 8, 24
 
 
-def case(root, pixels, image=IMAGE, slots=4):
+def case(root, pixels, image=IMAGE, dtype=torch.float32):
     """A dump of two samples with ten image tokens each; slot 0 holds the embedding."""
     table = torch.randn(64, H, generator=torch.Generator().manual_seed(0))
     (root / "dump").mkdir(parents=True)
@@ -25,7 +25,7 @@ def case(root, pixels, image=IMAGE, slots=4):
         states[0] = table[ids].clone()
         if pixels:
             states[0][4:14] = torch.randn(10, H, generator=g)
-        data = {"input_ids": ids, "hidden_states": states[4 - slots :], "loss_mask": (torch.arange(T) > 14).long()}
+        data = {"input_ids": ids, "hidden_states": [s.to(dtype) for s in states], "loss_mask": (torch.arange(T) > 14).long()}
         torch.save(data, root / "dump" / f"data_{i}.pt")
     config = {"architectures": ["Qwen2_5_VLForConditionalGeneration"], "num_hidden_layers": 28, "hidden_size": H}
     (root / "target.json").write_text(json.dumps(config | ({} if image is None else {"image_token_id": image})))
@@ -47,6 +47,9 @@ def test_pixel_values_that_were_dropped(tmp_path):
     assert seen.status is Status.CANNOT_TELL  # they differ, as they do in any later slot
     assert images(case(tmp_path / "none", pixels=False, image=63)).status is Status.PASS
     assert images(case(tmp_path / "blind", pixels=False, image=None)) is None
+    for dtype in (torch.bfloat16, torch.float8_e4m3fn):
+        assert images(case(tmp_path / str(dtype), pixels=False, dtype=dtype)).status is Status.FAIL
+        assert images(case(tmp_path / f"seen {dtype}", pixels=True, dtype=dtype)).status is Status.CANNOT_TELL
 
 
 @pytest.mark.report("sgl-project/sglang#19689", "LO")

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FULL = 0.95
 """Share of the KV cache from which a request that waits does so for room: both engines keep some blocks back."""
@@ -48,7 +52,7 @@ def caches(inv: Investigation) -> Iterator[Finding]:
     )
 
 
-def _prefix(table) -> tuple[float | None, str]:
+def _prefix(table: pd.DataFrame) -> tuple[float | None, str]:
     """(share of the prompts' tokens out of the prefix cache, how it is counted)."""
     counted = table[table["cached_tokens"].notna() & table["new_tokens"].notna()]
     if len(counted):

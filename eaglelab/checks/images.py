@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 KEYS = ("image_token_id", "image_token_index", "video_token_id", "video_token_index")
 """Where multimodal configs of transformers name the tokens that stand for pixels."""
@@ -44,8 +48,10 @@ def images(inv: Investigation) -> Iterator[Finding]:
     )
 
 
-def _alike(slot, ids, where) -> bool:
-    """Whether each of the marked tokens has one state in all its rows, of at least two."""
-    groups = [slot[where & (ids == i)] for i in ids[where].unique()]
+def _alike(slot: Tensor, ids: Tensor, where: Tensor) -> bool:
+    """Whether each marked token (`where` [T]) has one state in all its rows of a slot [T, H], of at least two, and not zeros."""
+    from eaglelab.dumps.rows import take_rows
+
+    groups = [take_rows(slot, (where & (ids == i)).nonzero()[:, 0]).float() for i in ids[where].unique()]  # [n, H] each
     several = [g for g in groups if len(g) > 1]
     return bool(several) and all(bool((g == g[:1]).all()) and bool((g != 0).any()) for g in several)
