@@ -16,7 +16,7 @@ from case_builder import write_case
 from eaglelab.checks import findings
 from eaglelab.checks.errors import facts_of, finding, given
 from eaglelab.cli import main
-from eaglelab.engines import errors
+from eaglelab.engines import errors, known
 from eaglelab.engines.errors import Facts, explain_error, explain_lines, widths
 from eaglelab.findings import Status
 from eaglelab.investigation import Investigation
@@ -578,3 +578,13 @@ def test_a_log_without_errors_passes_and_what_is_no_text_is_an_error(capsys, tmp
 def test_what_a_log_prints_moves_no_terminal(capsys):
     main(["check", "--error", "KeyError: 'embed_tokens.weight' \x1b[2J\x07"])
     assert "\x1b" not in capsys.readouterr().out
+
+
+def test_the_page_lists_every_message_cause_and_fault():
+    page = DOCS.read_text(encoding="utf-8")
+    for row in errors.table()["patterns"]:
+        assert (
+            f"| `errors.{row['id']}` | {row['title'].replace('|', chr(92) + '|')} | {row['standing']}: {', '.join(row['source'])} |" in page
+        )
+    assert all(f"(`{name}`)" in page for name in errors.table()["causes"])
+    assert all(f"`engine.known.{row['id']}`" in page for row in known.table())
