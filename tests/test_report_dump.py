@@ -74,3 +74,11 @@ def test_logits_where_the_last_state_belongs(tmp_path):
     old["hidden_states"][3] = torch.randn(T, 64).bfloat16()
     table = rows(check_health(write(tmp_path, old), hidden_size=H))
     assert any("64" in detail and str(H) in detail and severity == "error" for detail, severity in table.values()), table
+
+
+@pytest.mark.report("Tencent/AngelSlim#175", "IL")
+def test_one_long_sample_of_a_vision_target_is_forecast():
+    """Out of memory at 8192 tokens where 1024 worked: one sample of H 3584 takes 235 MB of states, a thousand of them 235 GB."""
+    assert 8192 * bytes_of_states(3584) == 234_881_024
+    assert 8192 * bytes_of_states(3584) / (1024 * bytes_of_states(3584)) == 8
+    assert bytes_of_states(3584, states=2, element=1) == 2 * 3584

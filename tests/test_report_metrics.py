@@ -29,10 +29,15 @@ def test_the_bonus_token_makes_one(tmp_path):
 
 @pytest.mark.report("SafeAILab/EAGLE#143", "H")
 @pytest.mark.report("SafeAILab/EAGLE#101", "H")
+@pytest.mark.report("sgl-project/SpecForge#113", "D")
 def test_what_is_usual_for_a_target():
     """Nobody has a table: ours is of public threads, and a target is found by the numbers of its config."""
     qwen2 = {"architectures": ["Qwen2ForCausalLM"], "num_hidden_layers": 28, "hidden_size": 3584, "vocab_size": 152064}
     assert {(p.target, p.accept_length) for p in published_for(qwen2)} == {("Qwen2-7B", 2.14), ("Qwen2.5-7B", 1.94)}
+    llama = {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 32, "hidden_size": 4096, "vocab_size": 128256}
+    (lmsys,) = published_for(llama)  # a user's own head reached 2.695 on the same setting
+    assert (lmsys.accept_length, lmsys.setting, "2.695" in lmsys.drafter) == (3.115, "3-8-10", True)
+    assert published_for(llama | {"vocab_size": 32000}) == []  # Vicuna's shape otherwise
     assert published_for(qwen2 | {"hidden_size": 3585}) == published_for({}) == published_for(None) == []
     assert all("#" in p.thread and p.accept_length > 1 for p in published())
     maverick = next(p for p in published() if p.target == "Llama-4 Maverick")
