@@ -151,7 +151,8 @@ def steps(inv: Investigation) -> Iterator[Finding]:
         title = f"No step collapses: right in {listed} of the chains that come to steps 0 to {known[-1]['step']} (conditional)"
         yield Finding("lost.steps", title, Status.PASS, evidence=evidence, numbers=numbers)
         return
-    step, other = fallen[0], _other_recurrence(inv)
+    step = fallen[0]
+    other = _other_recurrence(inv, step["step"])
     yield Finding(
         id="lost.steps",
         title=f"Step 0 is fine and step {step['step']} collapses: right in {listed} of the chains that come to it (conditional)",
@@ -159,23 +160,28 @@ def steps(inv: Investigation) -> Iterator[Finding]:
         claim="A drafter trained on its own drafts is about as often right at each step that it comes to.",
         evidence=evidence
         + (
-            f" {other[0].upper()}{other[1:]} fits it better (replay.choices)."
+            f" Where {other}, step {step['step']} is right in {inv.fitting_choice.counts.conditional(step['step']):.1%}, and the drafter fits that better "
+            "beyond chance (replay.choices)."
             if other
-            else " No other recurrence fits better, so that training on a single step is the likelier reason."
+            else " No other recurrence mends it, so that training on a single step is the likelier reason."
         ),
         numbers={**numbers, "fits_better": other},
-        next="See replay.choices for the key to change: the state that a step hands to the next is not the one that it was trained with."
+        next="See replay.choices for the key to change, and ask its trainer: a drafter that never saw its own drafts can gain by it too, and then wants "
+        "training on more steps."
         if other
         else f"Was it trained on more than {step['step']} step(s) of its own drafts? If not, train it so, or serve it with "
         f"`--speculative-num-steps {step['step']}`.",
     )
 
 
-def _other_recurrence(inv: Investigation) -> str:
-    """The choice of replay.choices that changes what a step hands to the next and fits better; "" where none does."""
-    best = inv.fitting_choice.variant
-    base = inv.other_choices[0].variant
-    return best.name if best is not base and best.flags is not None and "next step" in best.name else ""
+def _other_recurrence(inv: Investigation, step: int) -> str:
+    """The choice of replay.choices that changes what a step hands to the next, fits better and mends the step; "" where none does. One that
+    is better alone does not: a drafter that never saw its own state guesses a little better from either."""
+    best = inv.fitting_choice
+    if "next step" not in best.variant.name:
+        return ""
+    first, then = best.counts.conditional(0), best.counts.conditional(step)
+    return best.variant.name if then is not None and then >= COLLAPSE * first else ""
 
 
 def confidence(inv: Investigation) -> Iterator[Finding]:
