@@ -1,12 +1,14 @@
 """Public reports of a training text that is not the served one."""
 
 import pytest
+from test_lost import Words, digits  # noqa: F401 - a fixture
 from text_fakes import conversation, encode, make_tokenizer, talk_case
 
 from eaglelab.checks import findings
 from eaglelab.cli import main
 from eaglelab.findings import Status
 from eaglelab.investigation import Investigation
+from eaglelab.lost import LostCase
 from eaglelab.renderings import Rendering, compare_renderings, summary
 
 TALKS = [(f"How many {t}?", f"There are {n} {t}.") for n, t in ((3, "pens"), (4, "cups"), (5, "keys"), (6, "hats"), (7, "maps"))]
@@ -50,3 +52,21 @@ def test_a_pattern_for_the_answers_that_matches_nothing(tokenizer, tmp_path, hea
     found = {f.id: f for f in findings(Investigation(str(talk_case(tmp_path, masked, tokenizer))), "text.mask")}["text.mask"]
     assert found.status is (Status.PASS if "im_start" in header else Status.FAIL)
     assert ("5 of 5 samples train nothing" in found.title) is ("role" in header)
+
+
+class TwoLanguages(Words):
+    """Ids 0 to 3 are Chinese, all others words."""
+
+    def decode(self, ids, **options):
+        return "茶雨船蚁"[ids[0]] if ids[0] < 4 else f" w{chr(97 + ids[0])}"
+
+
+@pytest.mark.report("SafeAILab/EAGLE#179", "C")
+def test_a_language_that_the_training_did_not_hold(digits, monkeypatch):  # noqa: F811
+    """Speed ratio 3.0 for English, 1.5 on a Chinese task, where test accuracy is 79 %: acceptance is split by language."""
+    monkeypatch.setattr(LostCase, "tokenizer", TwoLanguages())
+    (found,) = findings(Investigation(str(digits), steps=2), "lost.classes")
+    assert found.title.startswith("Most acceptance is lost at one class of tokens: CJK")
+    lost = next(c for c in found.numbers["classes"] if c["class"] == "CJK")
+    assert lost["marginal"] < 0.5 < 0.8 < lost["others"]
+    assert "Train on more" in found.next
