@@ -128,6 +128,8 @@ def _joint(counts, steps: int) -> str:
 def triangle(inv: Investigation) -> Iterator[Finding]:
     """The trainer's metric, the replay and the server side by side; the side on which acceptance is lost."""
     found = triangle_of(inv)
+    expected = inv.found.get("served.expected")
+    config = found.gap == "engine" and expected is not None and expected.numbers.get("as_fed")  # then it is the config that it reads
     gap, who = found.gap, " / ".join(f"{c.name} {c.accept_length:.2f}" for c in found.corners)
     lacks = f" ({' and '.join(found.missing)} not given)" if found.missing else ""
     titles = {
@@ -139,9 +141,13 @@ def triangle(inv: Investigation) -> Iterator[Finding]:
         title=titles.get(gap, f"Acceptance is lost in the {gap}{lacks}: {who}"),
         status=Status.PASS if gap == "none" else Status.CANNOT_TELL if gap == "cannot tell" else Status.FAIL,
         claim=f"Accept length{f' with {found.steps} drafted steps' if found.steps else ''}, the bonus token included, in one definition for all.",
-        evidence=" ".join(_corner(c) for c in found.corners) + f" {found.why[0].upper()}{found.why[1:]}.",
+        evidence=" ".join(_corner(c) for c in found.corners)
+        + f" {found.why[0].upper()}{found.why[1:]}."
+        + (f" It is what its config makes it do: {expected.title}." if config else ""),
         numbers=found.to_json(),
-        next=TODO[gap] + "".join(f" Missing: the {name}; {HOW[name]}." for name in found.missing if gap == "cannot tell"),
+        next=CHANGE
+        if config
+        else TODO[gap] + "".join(f" Missing: the {name}; {HOW[name]}." for name in found.missing if gap == "cannot tell"),
     )
 
 

@@ -206,12 +206,15 @@ def variant_profiles(table: pd.DataFrame, served: Sequence[float], ax: Axes | No
 
 
 def variants_ranked(table: pd.DataFrame, ax: Axes | None = None, most: int = 14) -> Axes:
-    """How far each candidate is behind the best (log likelihood, on a scale of 1 + x), the nearest on top; filled: it fits by itself.
+    """How far each candidate is behind the best (log likelihood for 100 verify passes, since some are of fewer), the nearest on top; filled: it
+    fits by itself.
 
     table: as in `variant_profiles`. Raises ValueError without a row.
     """
     table = _some(table, "no candidate was compared")
-    shown = pd.concat([table.head(most), table[table["trained"]]]).drop_duplicates("candidate").sort_values("behind", kind="stable")
+    table = table.assign(behind=100 * table["behind"] / table["passes"])
+    table = table.sort_values(["weight", "behind"], ascending=[False, True], kind="stable")
+    shown = pd.concat([table.head(most), table[table["trained"]]]).drop_duplicates("candidate")
     ax = axes(ax, 7.2, 1.5 + 0.34 * len(shown))
     y = np.arange(len(shown))[::-1]
     for place, row in zip(y, shown.itertuples(), strict=True):
@@ -229,7 +232,12 @@ def variants_ranked(table: pd.DataFrame, ax: Axes | None = None, most: int = 14)
     title = f"{fitting or 'None'} of {len(table)} candidates {'fits' if fitting == 1 else 'fit'}; " + (
         f"nearest: {shown['candidate'].iloc[0]}"
     )
-    return finish(ax, title, "log likelihood behind the best (log scale from 1 on)\nfilled: fits by itself; numbers: accept length", "")
+    return finish(
+        ax,
+        title,
+        "log likelihood behind the best, for 100 verify passes (log scale from 1 on)\nfilled: fits by itself; numbers: accept length",
+        "",
+    )
 
 
 def _some(table: pd.DataFrame, else_: str) -> pd.DataFrame:

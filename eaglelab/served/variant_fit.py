@@ -109,13 +109,18 @@ class VariantFit:
         return next((f for f in self.fits if CONFIG in f.candidate.roles), None)
 
     @property
+    def joint(self) -> list[float]:
+        """K joint rates of the server."""
+        return [self.served.joint_rate(k) or 0.0 for k in range(self.steps)]
+
+    @property
     def few(self) -> bool:
         return self.served.verify_steps < FEW_PASSES
 
     @cached_property
     def table(self) -> pd.DataFrame:
         """One row a candidate, best first: candidate, kind, accept_length, joint_0 … joint_{K-1}, served (accept length over the
-        same answers), behind, weight, same, fits, trained, rows."""
+        same answers), passes, behind, weight, same, fits, trained, rows."""
         import pandas as pd
 
         return pd.DataFrame([self._row(f) for f in self.fits])
@@ -128,10 +133,12 @@ class VariantFit:
             | joint
             | {
                 "served": fit.served.accept_length,
+                "passes": fit.served.verify_steps,
                 "behind": fit.behind,
                 "weight": fit.weight,
                 "same": fit.same,
                 "fits": fit.fits,
+                "trained": fit.candidate.trained,
                 "rows": fit.rows,
             }
         )
