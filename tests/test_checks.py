@@ -204,8 +204,20 @@ def test_the_last_state_may_lie_anywhere_but_must_be_one(world, tmp_path):
     assert said.stage == "dump"
 
 
+def test_a_dump_with_fewer_slots_than_fc_takes_is_not_the_drafters(world, tmp_path):
+    def one_lost(sample, i):
+        del sample["hidden_states"][1]
+
+    by_id, said, _ = look(built(tmp_path, world, spoil=one_lost, dump={"feed": None}))
+    assert by_id["dump.feed"].title == "The dump holds 2 slots beside the last state, and the drafter's fc takes 3"
+    assert (by_id["dump.feed"].status, by_id["wiring.match"].status) == (FAIL, CANNOT_TELL)
+    assert said.stage == "dump"
+    assert said.changes == ()
+
+
 def test_a_feed_that_is_not_there_or_does_not_fit_fc(world, tmp_path):
     by_id, said, _ = look(built(tmp_path / "fit", world, dump={"feed": [0, 1, 3]}))
+    assert "dump.feed" not in by_id  # the slots are there, and the case names too few of them
     assert by_id["wiring.match"].status is CANNOT_TELL
     assert "the dump feeds 2 slots [0, 1] and the drafter's fc takes 3" in by_id["wiring.match"].evidence
     assert said.changes == ()  # no advice to serve two slots to an fc of three

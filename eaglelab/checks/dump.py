@@ -46,6 +46,28 @@ def health(inv: Investigation) -> Iterator[Finding]:
         numbers=dict(summary),
         next="`eaglelab dump CASE` lists them file by file; dump the broken ones again." if errors else "",
     )
+    yield from _too_few_slots(inv)
+
+
+def _too_few_slots(inv: Investigation) -> Iterator[Finding]:
+    """Fewer slots than the drafter's fc takes: no feed makes this dump the one that the drafter was trained on."""
+    try:
+        config = inv.drafter_config
+    except ValueError:  # `drafter.complete` says why
+        return
+    aux = len(inv.dump.slot_names) - (inv.dump.feed.last is not None)
+    if config is None or not 0 < aux < config.num_slots:
+        return
+    yield Finding(
+        id="dump.feed",
+        title=f"The dump holds {aux} slots beside the last state, and the drafter's fc takes {config.num_slots}",
+        status=Status.FAIL,
+        claim="The drafter was trained on this dump.",
+        evidence=f"Slots: {', '.join(inv.dump.slot_names)}. fc takes {config.num_slots} slots of {config.target_hidden_size} by the drafter's config.",
+        numbers={"slots": aux, "fc": config.num_slots},
+        next="Dump again with all layers' ids: a layer that an engine cannot capture is left out without a word (see wiring.engine). Or this is "
+        "another drafter's dump.",
+    )
 
 
 def _forecast(inv: Investigation) -> str:

@@ -31,7 +31,7 @@ def _recorded(plan: Plan, world: World, answers: list[Speculated], **session: ob
     plan.server = None
 
 
-@TEXT.kind("served text of another domain", "triangle served.domain lost.classes", source="SafeAILab/EAGLE#179", needs="recording")
+@TEXT.kind("served text of another domain", "triangle", source="SafeAILab/EAGLE#179", needs="recording")
 def other_domain(plan: Plan, strength: float, rng: Random) -> None:
     """Prompts such as were never trained on: longer ones, with several topics of a set."""
     server, world = the_server(plan), plan.world

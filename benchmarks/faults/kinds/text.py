@@ -54,7 +54,7 @@ def bos_twice(plan: Plan, strength: float, rng: Random) -> None:
     _rewritten(plan, lambda ids, mask: (torch.cat([ids[:1], ids]), torch.cat([mask[:1], mask])))
 
 
-@KINDS.kind("answers of another model", "served.text text.own replay.expected triangle", source="vllm-project/speculators#751")
+@KINDS.kind("answers of another model", "replay.expected training.metric", source="vllm-project/speculators#751")
 def not_own(plan: Plan, strength: float, rng: Random) -> None:
     """A public corpus, not regenerated: part of each answer's tokens are not what the target would say."""
     size, share = plan.config["vocab_size"], between(strength, 0.15, 0.6)

@@ -43,7 +43,7 @@ def trained_in_another_order(plan: Plan, strength: float, rng: Random) -> None:
     retrain(plan, wiring=rng.choice([wiring[::-1], wiring[1:] + wiring[:1], wiring[-1:] + wiring[:-1]]))
 
 
-@KINDS.kind("trained for one step only", LOW + " lost.steps training.steps", source="SafeAILab/EAGLE#113")
+@KINDS.kind("trained for one step only", LOW + " lost.steps", source="SafeAILab/EAGLE#113")
 def one_step(plan: Plan, strength: float, rng: Random) -> None:
     """No training-time test: the first drafted token is right, later ones collapse."""
     retrain(plan, steps=1)

@@ -87,7 +87,7 @@ def _map(plan: Plan, d2t: Tensor | None) -> None:
     put(plan, "d2t", d2t, loaded)
 
 
-@KINDS.kind("d2t missing", "drafter.vocabulary", source="NVIDIA-NeMo/Automodel#2447")
+@KINDS.kind("d2t missing", "drafter.vocabulary drafter.complete", source="NVIDIA-NeMo/Automodel#2447")
 def no_map(plan: Plan, strength: float, rng: Random) -> None:
     """The map stays in a side file, and draft ids are taken for the first target ids."""
     _map(plan, None)

@@ -200,7 +200,7 @@ def slot_twice(plan: Plan, strength: float, rng: Random) -> None:
         sample["hidden_states"][p] = sample["hidden_states"][q].clone()
 
 
-@KINDS.kind("a slot missing in the dump", "dump.health wiring.match dump.feed", source="vllm-project/vllm#46788")
+@KINDS.kind("a slot missing in the dump", "dump.feed", source="vllm-project/vllm#46788")
 def slot_missing(plan: Plan, strength: float, rng: Random) -> None:
     p = rng.randrange(len(plan.world.trained_on))
     for sample in plan.samples:
