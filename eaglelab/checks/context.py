@@ -145,6 +145,7 @@ def rope_fit(inv: Investigation) -> Iterator[Finding]:
         numbers={
             "ranking": ranking.table.assign(variant=[names[i] for i in ranking.order]).to_dict(orient="records"),
             "difference": [gap, low, high],
+            "costs": float(ranking.table["acceptance"].max() - ranking.table["acceptance"].iloc[ranking.order.index(0)]),
             "best": ropes[best][0] if ahead else dict(inv.drafter.config.rope),
             "longest": longest,
         },

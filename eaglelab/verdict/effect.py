@@ -76,6 +76,7 @@ MEASURES: Mapping[str, Callable[[Numbers], float | None]] = {
     "replay.choices": _choices,
     "replay.norm_output": lambda n: abs(n["difference"]),
     "replay.order": _order,
+    "context.rope_fit": lambda n: n["costs"],
     "replay.targets": lambda n: _apart(n["other"], n["own"]),
     "served.expected": _expected,
     # Accept length is at least 1 plus step-0 acceptance: what the first step loses is the least that the whole loses.

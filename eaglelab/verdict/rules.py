@@ -73,7 +73,7 @@ UPSTREAM = (
 )
 """Rules for what lies before the wiring on the data's way."""
 DOWNSTREAM = (
-    Rule("training", ("context.rope_fit",), agree=("config.rope",), explains=("context.knee", "replay.works", "replay.order")),
+    Rule("training", ("context.rope_fit",), agree=("context.rope",), explains=("context.knee", "replay.works", "replay.order")),
     Rule(
         "training",
         ("replay.choices", "config.training_residual"),
