@@ -18,7 +18,7 @@ def effect_of(findings: Iterable[Finding]) -> float | None:
         read = MEASURES.get(finding.id)
         try:
             value = told if told is not None else read(finding.numbers) if read else None
-        except (KeyError, TypeError, IndexError, ValueError):  # a finding cut short, or from an older run's file
+        except (KeyError, TypeError, IndexError, ValueError, AttributeError):  # a finding cut short, or from an older run's file
             value = None
         if isinstance(value, (int, float)) and isfinite(value):
             return float(value)
