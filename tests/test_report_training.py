@@ -39,6 +39,8 @@ def test_an_accept_length_that_peaks_and_falls_while_the_loss_falls(tmp_path):
     assert (rising.status, rising.title) == (Status.PASS, "accept_len ended at 3.34, its best")
     noisy = told(tmp_path / "noisy", lengths({"1": 3.2, "2": 3.4, "3": 3.2, "4": 3.35, "5": 3.3, "6": 3.25}))["training.course"]
     assert noisy.status is Status.PASS  # two falls in a row, within what neighbours differ by
+    recovering = told(tmp_path / "recovering", lengths({"1": 3, "2": 3, "3": 3, "4": 3, "5": 2, "6": 2.05}))["training.course"]
+    assert recovering.status is Status.PASS  # far below its best, and on its way up again
     assert "training.course" not in told(tmp_path / "few", lengths({"1": 3.3, "2": 3.1, "3": 3.0}))
 
 
