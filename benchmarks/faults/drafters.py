@@ -118,7 +118,7 @@ def _start(drafter: Drafter, head: Tensor) -> None:
                 weight.uniform_(0.4, 1.8)
 
 
-def _fit(drafter, material, texts, prompts, states, wiring, scales, kept, updates, token_shift, mask, steps, flags, r) -> None:  # noqa: ANN001
+def _fit(drafter, material, texts, prompts, states, wiring, scales, kept, updates, token_shift, mask, steps, flags, r) -> None:
     table = EmbeddingRows(torch.arange(VOCAB), material.embedding, "the target's embedding table")
     to_draft = torch.full((VOCAB,), -100)
     to_draft[kept] = torch.arange(len(kept))

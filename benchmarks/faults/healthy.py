@@ -57,7 +57,7 @@ def healthy(
     )
 
 
-def sample_of(world: World, i: int, slots: list) -> dict:  # noqa: ANN001
+def sample_of(world: World, i: int, slots: list) -> dict:
     """One sample of the list-of-four layout, states in bf16."""
     ids = world.texts[i]
     return {

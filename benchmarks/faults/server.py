@@ -56,7 +56,7 @@ class Spoilt(CachedDrafter):
     `spoil(states)` gets one [R, H] a place of fc, pass by pass (prompt first), and returns the like. With a method `reset()` it is told of each new request.
     """
 
-    def __init__(self, drafter: Drafter, table: Tensor, flags: Flags | None, spoil) -> None:  # noqa: ANN001
+    def __init__(self, drafter: Drafter, table: Tensor, flags: Flags | None, spoil) -> None:
         self.spoil = spoil
         super().__init__(drafter, table, flags)
 

@@ -45,9 +45,11 @@ def make_world(kind: str, seed: int = 0, updates: int = targets.UPDATES) -> Worl
     model = targets.load_target(folder / "target")
     layers = model.config.num_hidden_layers
     wiring: list[Boundary] = [2, layers // 2, layers - 2]
-    train = _Trainer(folder, model, trained, texts["trained_prompts"], wiring)
+    theta = targets.KINDS[kind][1].get("rope_theta")
+    rope = {} if theta is None else {"rope_theta": theta}  # the drafter rotates as its target does
+    train = _Trainer(folder, model, trained, texts["trained_prompts"], wiring, rope)
     architecture = json.loads((folder / "target" / "config.json").read_text())["architectures"][0]
-    config = draft_config()
+    config = draft_config(**rope)
     name, version = ENGINES[kind]
     ids = convention_for(f"{name}=={version}", architecture).ids_for(wiring, layers)
     config["eagle_config"] = {IDS: ids, "use_aux_hidden_state": True}
@@ -95,8 +97,10 @@ def _make(folder: Path, kind: str, seed: int, updates: int) -> None:
 class _Trainer:
     """`World.train`: drafters by the arguments of `train_drafter`, kept on disk."""
 
-    def __init__(self, folder: Path, model: Any, texts: list[Tensor], prompts: list[int], wiring: list[Boundary]) -> None:
-        self.folder, self.model, self.texts, self.prompts, self.wiring = folder, model, texts, prompts, wiring
+    def __init__(
+        self, folder: Path, model: Any, texts: list[Tensor], prompts: list[int], wiring: list[Boundary], config: dict[str, Any]
+    ) -> None:
+        self.folder, self.model, self.texts, self.prompts, self.wiring, self.config = folder, model, texts, prompts, wiring, config
         self._material: Material | None = None
 
     @property
@@ -110,6 +114,7 @@ class _Trainer:
     def __call__(
         self, samples: int | None = None, updates: int | None = None, *, wiring: list[Boundary] | None = None, **how: Any
     ) -> dict[str, Tensor]:
+        how["config"] = {**self.config, **(how.get("config") or {})}
         asked = {"samples": samples, "updates": updates, "wiring": wiring or self.wiring, **how}
         recipe = Path(drafters.__file__).read_text() + json.dumps(asked, sort_keys=True)
         file = self.folder / f"drafter-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}.pt"
@@ -131,6 +136,8 @@ def example_world() -> World:
 
     config = json.loads((EXAMPLE / "drafter" / "config.json").read_text())
     config["eagle_config"][IDS] = [2, 15, 27]
+    if not (EXAMPLE / "target" / "model.safetensors").exists():
+        raise FileNotFoundError(f"{EXAMPLE / 'target'} holds no target: `make target` fetches it")
     files = sorted((EXAMPLE / "dump").glob("*/*.pt"), key=lambda f: int(f.stem.split("_")[1]))
     samples = [torch.load(f, weights_only=True) for f in files]
     return World(
@@ -140,10 +147,23 @@ def example_world() -> World:
         num_layers=30,
         texts=[s["input_ids"] for s in samples],
         prompts=[int(s["loss_mask"].nonzero()[0]) for s in samples],
-        states=[dict(zip((3, 16, 28, "final"), s["hidden_states"], strict=True)) for s in samples],
+        states=_example_states(samples),
         trained_on=[3, 16, 28],
         tensors=load_file(EXAMPLE / "drafter" / "model.safetensors"),
         config=config,
         train=train,
         engine=("sglang", "0.5.23"),
     )
+
+
+def _example_states(samples: list[dict[str, Any]]) -> list[dict[Boundary, Tensor]]:
+    """The shipped states, and the target's own at every other boundary, bf16; these are kept."""
+    file = CACHE / "example-states.pt"
+    if not file.exists():
+        made = targets.states_of(targets.load_target(EXAMPLE / "target"), [s["input_ids"] for s in samples])
+        CACHE.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(f".part{os.getpid()}")
+        torch.save([{b: h.to(torch.bfloat16) for b, h in states.items()} for states in made], part)
+        part.replace(file)
+    shipped = [dict(zip((3, 16, 28, "final"), s["hidden_states"], strict=True)) for s in samples]
+    return [{**made, **own} for made, own in zip(torch.load(file, weights_only=True), shipped, strict=True)]

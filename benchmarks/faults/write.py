@@ -36,8 +36,8 @@ def write(plan: Plan, root: Path, answers: list[Speculated] | None = None) -> Pa
         "engine": {"name": plan.engine[0], "version": plan.engine[1], "launch": plan.launch},
     }
     if plan.target != "path":
-        table = _table(plan.world.folder)
-        save_embedding_rows(root / "rows.safetensors", torch.arange(len(table)), table)
+        ids = torch.cat(plan.world.texts).unique()
+        save_embedding_rows(root / "rows.safetensors", ids, _table(plan.world.folder)[ids])
         sections["drafter"]["embed"] = "rows.safetensors"
     if plan.server is not None and plan.told:
         answers = serve(plan.world, plan.server) if answers is None else answers
