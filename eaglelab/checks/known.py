@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
+from eaglelab.engines.conventions import parse_engine
 from eaglelab.engines.known import Situation, known_faults
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation
@@ -24,7 +25,15 @@ def situation(inv: Investigation) -> Situation | None:
     ):
         with suppress(ValueError, OSError):
             found[name] = read()
-    return None if inv.engine is None or not inv.engine.is_engine else Situation(inv.engine, **found)
+    engine = inv.engine
+    if engine is None or not engine.is_engine:
+        return None
+    if engine.version is None:  # what the recording's server said of itself
+        with suppress(ValueError, OSError):
+            said = inv.recording and inv.recording.session.engine
+            ran = parse_engine(said) if said else engine
+            engine = ran if ran.name == engine.name else engine
+    return Situation(engine, **found)
 
 
 def known(inv: Investigation) -> Iterator[Finding]:
