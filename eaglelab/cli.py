@@ -5,17 +5,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from eaglelab import __version__
-from eaglelab.commands import bench, cost, error_text, flags, sweep, trace
+from eaglelab.commands import bench, check, cost, flags, sweep, trace, wiring
 from eaglelab.commands.arguments import DTYPES, count, count_or_all, samples, where
-from eaglelab.commands.terminal import first_rows, print_finding, print_json, short, show, visible
-from eaglelab.findings import Finding, exit_code
+from eaglelab.commands.opening import case_investigation, dump_of, investigation, is_case
+from eaglelab.commands.terminal import first_rows, print_json, short, show, visible
 from eaglelab.opened import NotGiven
 
 WAYS = ("auto", "forward", "sketch", "tensors")
@@ -59,16 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     sub = command("new", cmd_new, "write a commented case.toml into a folder")
     sub.add_argument("directory", type=Path, help="the folder; it is made if need be")
 
-    sub = command("check", cmd_check, "all findings and the verdict for a case; cheap ones first")
-    sub.add_argument("case", type=Path, nargs="?", help=f"{CASE}; may be left out with --error")
-    sub.add_argument("--error", metavar="TEXT", help=error_text.HELP)
-    sub.add_argument(
-        "--cheap", action="store_true", help="configs, file headers, counters and logs only: no torch, no dump (default: everything)"
-    )
-    sub.add_argument("--steps", type=count, metavar="K", help=STEPS)
-    sub.add_argument("--way", default="auto", choices=WAYS, help=WAY)
-    samples(sub, 32)
-    where(sub, drafters)
+    check.add(command, CASE, STEPS, WAY, WAYS, drafters)
 
     sub = command("report", cmd_report, "run the notebooks on a case and write self-contained HTML pages")
     sub.add_argument("case", type=Path, help=CASE)
@@ -138,18 +128,7 @@ def build_parser() -> argparse.ArgumentParser:
     samples(sub, 32)
     where(sub, drafters)
 
-    sub = command("wiring", cmd_wiring, "what an engine feeds with a drafter's config (exits 0 whatever it is); ids for something else")
-    sub.add_argument("config", type=Path, help="the drafter's config.json or its folder")
-    sub.add_argument("--target", type=Path, required=True, metavar="CONFIG", help="the target's config.json or its folder (required)")
-    text = "sglang==0.5.23, vllm, specforge, ...; sglang@PATH asks the code in a wheel, sdist or folder, sglang@installed this Python's (required)"
-    sub.add_argument("--engine", required=True, help=text)
-    sub.add_argument("--boundaries", metavar="B,B,B", help="what it should feed, as in 3,16,28 (default: say only what it feeds)")
-    text = "write the corrected copy beside the config, which stays as it is (default: print the difference)"
-    sub.add_argument("--write", action="store_true", help=text)
-    text = "the server's launch line, a file that holds it, or a case: its flags are kept (default: a bare command)"
-    sub.add_argument("--launch", metavar="LINE", help=text)
-
-    for module in (flags, trace, cost, bench, sweep):
+    for module in (wiring, flags, trace, cost, bench, sweep):
         module.add(command)
     return parser
 
@@ -163,45 +142,6 @@ def cmd_new(args: argparse.Namespace) -> int:
     path = new_case(args.directory)
     show(args, {"case": str(path)}, f"{path}: fill in what you have, then `eaglelab check {args.directory}`")
     return 0
-
-
-def cmd_check(args: argparse.Namespace) -> int:
-    if args.error is not None:
-        return error_text.run(args)
-    if args.case is None:
-        raise ValueError("check needs a case: `eaglelab check CASE`, or `eaglelab check --error TEXT` for an error message alone")
-    from eaglelab.checks import run_checks
-    from eaglelab.verdict import verdict
-
-    inv = investigation(args)
-    findings: list[Finding] = []
-    said_before: set[str] = set()
-    for finding in run_checks(inv, costs=("config", "log") if args.cheap else None):
-        findings.append(finding)
-        if not args.json:
-            print_finding(finding, said_before)
-    said = verdict(findings, inv)
-    if args.json:
-        print_json(check_json(findings, said, inv, cheap=args.cheap))
-    else:
-        sure = "" if said.confidence == said.stage else f" ({said.confidence})"
-        print(f"\nVerdict{sure}: {said.stage}\n  {said.text}")
-        for change in said.changes:
-            print(f"  for {change.engine}: {change.key} = {change.value}")
-    code = exit_code(findings)
-    return 3 if code == 0 and said.stage == "cannot tell" else code
-
-
-def check_json(findings: list[Finding], said, inv, cheap: bool = False) -> dict[str, Any]:
-    """The one shape of a check's result."""
-    from eaglelab.checks import wirings
-
-    return {
-        "case": inv.case.name,
-        "wiring": wirings(inv, findings, cheap=cheap),
-        "findings": [f.to_json() for f in findings],
-        "verdict": said.to_json(),
-    }
 
 
 def cmd_report(args: argparse.Namespace) -> int:
@@ -473,117 +413,6 @@ def cmd_live(args: argparse.Namespace) -> int:
     else:
         print(visible("\n".join(report.lines())))
     return report.exit_code
-
-
-def cmd_wiring(args: argparse.Namespace) -> int:
-    from eaglelab.drafter.config import config_path, read_config
-    from eaglelab.engines.conventions import RULES
-    from eaglelab.engines.launch import parse_launch
-    from eaglelab.engines.server_command import server_command
-    from eaglelab.engines.wiring_report import corrected_config, engine_wiring, write_corrected
-
-    draft, target = read_config(args.config), read_config(args.target)
-    fed = engine_wiring(draft, target, args.engine)
-    result, text = fed.to_json(), [fed.headline]
-    text += [f"  rule: {RULES[fed.convention.rule]}", f"  read: {fed.convention.read}"]
-    ids = ["" if r["id"] is None else f"id {r['id']} -> " for r in fed.rows()]
-    text += [f"  slot {r['slot']}: {id}{r['is']}" for r, id in zip(fed.rows(), ids, strict=True)]
-    text += [f"  {line}" for line in (*fed.notes, *fed.assumptions)]
-    new, wanted, written = draft, (), None
-    if args.boundaries:
-        wanted = parse_boundaries(args.boundaries)
-        already = fed.boundaries == tuple(wanted) and fed.captures_boundaries
-        new, diff = (draft, "") if already else corrected_config(draft, wanted, target, args.engine)
-        result |= {"corrected": new, "diff": diff}
-        text += ["", "already so: nothing to change" if already else diff]
-        if args.write and not already:
-            written = write_corrected(args.config, new, fed.engine)
-            result["written"] = str(written)
-            text.append(f"written: {written}")
-    elif args.write:
-        raise ValueError("--write needs --boundaries: what should the engine feed?")
-    if args.write or args.launch:
-        commands = server_command(
-            fed.engine,
-            folder_of(args.target, "TARGET"),
-            str(config_path(args.config).parent),
-            parse_launch(launch_line(args.launch)) if args.launch else None,
-            draft_config=new,
-            target_config=target,
-            boundaries=wanted,
-            corrected=written,
-        )
-        result["commands"] = commands.to_json()
-        text += ["", commands.text]
-        text += ["  The corrected config is not written yet: add --write."] if new is not draft and written is None else []
-    show(args, result, visible("\n".join(text)))
-    return 0
-
-
-# -- helpers ---------------------------------------------------------------------------------------------------------------------
-
-
-def launch_line(text: str) -> str:
-    """A launch line as it stands, from a file, or from a case's `[engine] launch`. Raises ValueError for one word that is no such place."""
-    path = Path(text)
-    if len(text) > 1024 or "\n" in text or not path.exists():
-        if not re.search(r"[\s(]", text.strip()):
-            raise ValueError(f"--launch {text}: no such file, and no launch line; expected one of both, or a case with `[engine] launch`")
-        return text
-    if not is_case(path):
-        if path.is_dir():
-            raise ValueError(f"--launch {text}: a folder without case.toml; expected a launch line, a file that holds it, or a case")
-        return path.read_text(encoding="utf-8")
-    from eaglelab.case import open_case
-
-    line = open_case(path).engine.launch
-    if line is None:
-        raise ValueError(f"{path}: the case gives no launch line; `[engine] launch` holds it")
-    return line
-
-
-def folder_of(path: Path, otherwise: str) -> str:
-    """The folder that a config.json stands in; a word in its place where only a config of another name is at hand."""
-    return str(path if path.is_dir() else path.parent) if path.is_dir() or path.name == "config.json" else otherwise
-
-
-def parse_boundaries(text: str) -> list[int | str]:
-    """`3,16,28` or `3,16,final`."""
-    from eaglelab.wiring import FINAL
-
-    try:
-        return [part if part == FINAL else int(part) for part in text.replace(" ", "").split(",")]
-    except ValueError:
-        raise ValueError(f"--boundaries is {text!r}, expected numbers and 'final' with commas between: 3,16,28") from None
-
-
-def investigation(args: argparse.Namespace):
-    """The case of a command that reads samples and runs the drafter."""
-    options = {"max_samples": args.max_samples or None, "seed": args.seed, "device": args.device, "dtype": args.dtype, "steps": args.steps}
-    return case_investigation(args.case, way=getattr(args, "way", "auto"), **options)
-
-
-def case_investigation(case, **options):
-    """case: a path, or a `Case`."""
-    from eaglelab.investigation import Investigation
-
-    return Investigation(str(case) if isinstance(case, Path) else case, **options)
-
-
-def is_case(path: Path) -> bool:
-    return path.suffix == ".toml" or (path / "case.toml").is_file()
-
-
-def dump_of(path: Path):
-    """The dump of a case (a case.toml or its folder), or a folder of samples."""
-    from eaglelab.dumps import open_dump
-
-    if is_case(path):
-        dump = case_investigation(path).dump
-        if dump is None:
-            raise ValueError(f"{path}: the case gives no dump; `[dump] path` names the folder of hidden states")
-        return dump
-    return open_dump(path)
 
 
 if __name__ == "__main__":

@@ -110,12 +110,12 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def run_checks(investigation: Investigation, costs: Iterable[str] | None = None) -> Iterator[Finding]:
-    """Findings as they come, check by check; `costs` restricts to some of config, log, dump, target, replay."""
-    wanted = None if costs is None else set(costs)
+def run_checks(investigation: Investigation, costs: Iterable[str] | None = None, only: Iterable[str] | None = None) -> Iterator[Finding]:
+    """Findings as they come, check by check; `costs` restricts to some of config, log, dump, target, replay, `only` to checks by id."""
+    wanted, ids = None if costs is None else set(costs), None if only is None else set(only)
     told: dict[str, str] = {}  # reason -> the check that named it first
     for check in CHECKS:
-        if wanted is None or check.cost in wanted:
+        if (wanted is None or check.cost in wanted) and (ids is None or check.id in ids):
             yield from run_check(check, investigation, told)
 
 
