@@ -1,0 +1,102 @@
+"""`eaglelab check`: findings as they come, then the verdict; a few checks only; what a check looks at."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from eaglelab.commands import error_text
+from eaglelab.commands.arguments import count, samples, where
+from eaglelab.commands.opening import investigation
+from eaglelab.commands.terminal import print_finding, print_json, show, visible
+from eaglelab.findings import Finding, Verdict, exit_code
+
+CHEAP = ("config", "log")
+NO_CASE = "check needs a case: `eaglelab check CASE`; `--error TEXT` explains a message and `--explain ID` a check without one"
+
+
+def add(command: Callable[..., argparse.ArgumentParser], case: str, steps: str, way: str, ways: tuple[str, ...], dtype: str) -> None:
+    sub = command("check", run, "all findings and the verdict for a case; cheap ones first")
+    sub.add_argument("case", type=Path, nargs="?", help=f"{case}; may be left out with --error and --explain")
+    sub.add_argument("--error", metavar="TEXT", help=error_text.HELP)
+    text = "checks by id or family, as in wiring,replay.works; the verdict then speaks of these alone (default: all)"
+    sub.add_argument("--only", metavar="ID[,ID]", help=text)
+    text = "say what a check or finding looks at, needs and goes by, and where its rule is from; without an id, list them all"
+    sub.add_argument("--explain", metavar="ID", nargs="?", const="", help=f"{text} (default: check the case)")
+    sub.add_argument(
+        "--cheap", action="store_true", help="configs, file headers, counters and logs only: no torch, no dump (default: everything)"
+    )
+    sub.add_argument("--steps", type=count, metavar="K", help=steps)
+    sub.add_argument("--way", default="auto", choices=ways, help=way)
+    samples(sub, 32)
+    where(sub, dtype)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.explain is not None:
+        return explain(args)
+    if args.error is not None:
+        return error_text.run(args)
+    if args.case is None:
+        raise ValueError(NO_CASE)
+    from eaglelab.checks import run_checks
+    from eaglelab.checks.explain import chosen
+    from eaglelab.verdict import verdict
+
+    only = None if args.only is None else chosen(args.only)
+    inv = investigation(args)
+    findings: list[Finding] = []
+    said_before: set[str] = set()
+    for finding in run_checks(inv, costs=CHEAP if args.cheap else None, only=only):
+        findings.append(finding)
+        if not args.json:
+            print_finding(finding, said_before)
+    said = verdict(findings, inv, only=[] if only is None else args.only.replace(" ", "").strip(",").split(","))
+    if args.json:
+        print_json(check_json(findings, said, inv, cheap=args.cheap, only=only is not None))
+    else:
+        print(visible(told(said)))
+    code = exit_code(findings)
+    return 3 if code == 0 and said.stage == "cannot tell" else code
+
+
+def check_json(findings: list[Finding], said: Verdict, inv, cheap: bool = False, only: bool = False) -> dict[str, Any]:
+    """The one shape of a check's result. only: what was not asked for is not measured, so that the dump's and the drafter's wiring are None."""
+    from eaglelab.checks import wirings
+
+    return {
+        "case": inv.case.name,
+        "wiring": wirings(inv, findings, cheap=cheap or only),
+        "findings": [f.to_json() for f in findings],
+        "verdict": said.to_json(),
+    }
+
+
+def told(said: Verdict) -> str:
+    """The verdict for a terminal: each fault on a line of its own, the changes, what was not looked at."""
+    sure = "" if said.confidence == said.stage else f" ({said.confidence})"
+    text = said.text
+    for place, fault in enumerate(said.faults, 1):
+        cost = "" if fault.effect is None else f"[costs about {fault.effect:.2f} of accept length] "
+        text = text.replace(f"({place}) {fault.text}", f"\n  ({place}) {cost}{fault.text}", 1)
+    for part in (" Besides: ", " On cost: "):
+        text = text.replace(part, f"\n  {part.strip()} ")
+    lines = [f"\nVerdict{sure}: {said.stage}", *(f"  {line.strip()}" for line in text.splitlines() if line.strip())]
+    lines += [f"  for {c.engine}: {c.key} = {c.value}" for c in said.changes]
+    lines += ["Not looked at:", *(f"  - {line}" for line in said.not_looked_at)] if said.not_looked_at else []
+    return "\n".join(lines)
+
+
+def explain(args: argparse.Namespace) -> int:
+    from eaglelab.checks.explain import entries, explanation
+
+    if args.explain:
+        found = explanation(args.explain)
+        show(args, found.to_json(), visible(found.text))
+        return 0
+    known = entries()
+    width = max(map(len, known))
+    show(args, {id: e.to_json() for id, e in known.items()}, "\n".join(f"{id:{width}}  {e.line}" for id, e in known.items()))
+    return 0
