@@ -10,6 +10,7 @@ ratio of one distribution against two (the G test of homogeneity), divided by ho
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import lgamma
 
 import numpy as np
@@ -48,10 +49,16 @@ def of_histogram(served: np.ndarray, predicted: np.ndarray, pi: np.ndarray, nois
 
 def _binomial(n: int, p: float) -> np.ndarray:
     """[n + 1] probabilities."""
+    factorials = _log_factorials(-(-(n + 1) // 128) * 128)[: n + 1]
     k = np.arange(n + 1)
     p = min(max(p, 1e-12), 1 - 1e-12)
-    ways = np.array([lgamma(n + 1) - lgamma(i + 1) - lgamma(n - i + 1) for i in k])
-    return np.exp(ways + k * np.log(p) + (n - k) * np.log1p(-p))
+    return np.exp(factorials[-1] - factorials - factorials[::-1] + k * np.log(p) + (n - k) * np.log1p(-p))
+
+
+@lru_cache
+def _log_factorials(n: int) -> np.ndarray:
+    """[n] logarithms of 0!, 1!, …"""
+    return np.array([lgamma(i + 1) for i in range(n)])
 
 
 def homogeneity(one: np.ndarray, other: np.ndarray) -> float:

@@ -40,6 +40,9 @@ FIRST_ROWS = 128
 """Rows of answers through which all candidates draft; what is far behind there is not drafted further."""
 HOPELESS = 8.0
 """Log likelihood by which a candidate is behind the best over the first rows when it is given up: odds of 1 to 3,000."""
+HARDLY_ANY = 0.1
+"""Share of the first rows with a right first token below which a candidate's later steps are not drafted there: reading its weights for a
+handful of rows costs as much as for all."""
 FINALISTS = 6
 """Candidates at most that draft through everything."""
 OTHER_ARITHMETIC = 0.1
@@ -313,8 +316,9 @@ class _Drafting:
         self._first: dict[Any, Tensor] = {}
 
     @torch.no_grad()
-    def leads(self, candidate: Candidate) -> np.ndarray:
-        """[R] drafted tokens that are right before the first wrong one."""
+    def leads(self, candidate: Candidate, least: float = 0.0) -> np.ndarray:
+        """[R] drafted tokens that are right before the first wrong one. least: share of rows with a right first token from which on the next
+        ones are drafted."""
         lead = np.zeros(len(self.rows), dtype=np.int64)
         if candidate.weights == RANDOM_HEAD or not len(self.rows):
             return lead  # right once in Vd tokens, by chance
@@ -327,7 +331,7 @@ class _Drafting:
         right = ids[self._first[chain]] == self.wanted[0]
         lead[right.numpy()] = 1
         going = right.nonzero()[:, 0]
-        if self.steps > 1 and len(going):
+        if self.steps > 1 and len(going) > least * len(self.rows):
             chains = self._chains(drafter, candidate, self.rows[going], self.steps)
             still = np.ones(len(going), dtype=bool)
             for k, drafted in enumerate(chains):
@@ -407,12 +411,13 @@ class _Ranking:
             if rows >= FIRST_ROWS and len(first) > 1:
                 break
         screen = _Drafting(self.inv, texts, first)
-        scores = [self._score(screen, c, first) for c in texts.candidates]
+        whole = len(first) == len(self.kept)
+        scores = [self._score(screen, c, first, 0.0 if whole else HARDLY_ANY) for c in texts.candidates]
         totals = np.array([s.log.sum() for s in scores])
         order = np.argsort(-totals, kind="stable")
         named = [i for i, c in enumerate(texts.candidates) if c.roles]
         going = list(dict.fromkeys([*named, *(i for i in order[:FINALISTS] if totals[i] >= totals.max() - HOPELESS)]))
-        drafting = screen if len(first) == len(self.kept) else _Drafting(self.inv, texts, self.kept)
+        drafting = screen if whole else _Drafting(self.inv, texts, self.kept)
         final = {i: scores[i] if drafting is screen else self._score(drafting, texts.candidates[i], self.kept) for i in going}
         weights = dict(zip(final, likelihood.weights(np.stack([s.log for s in final.values()])), strict=True))
         ahead = max(s.log.sum() for s in final.values())
@@ -439,8 +444,8 @@ class _Ranking:
             return _sum([ServedCounts.from_histogram(h.tolist(), self.texts.steps) for h in self.texts.totals])
         return _sum([self.texts.requests[i].counts(self.texts.steps) for i in chosen])
 
-    def _score(self, drafting: _Drafting, candidate: Candidate, chosen: Sequence[int]) -> _Scored:
-        lead = drafting.leads(candidate)
+    def _score(self, drafting: _Drafting, candidate: Candidate, chosen: Sequence[int], least: float = 0.0) -> _Scored:
+        lead = drafting.leads(candidate, least)
         walks = drafting.walks(lead)
         counts = tuple(ServedCounts.from_accepted([n for w in mine for n in w.accepted[: w.whole]], self.texts.steps) for mine in walks)
         histograms = [_histogram([n for w in mine for n in w.accepted], self.texts.steps) for mine in walks]
