@@ -228,6 +228,11 @@ def test_a_reading_is_called_the_one_only_where_no_other_divides():
 # -- the messages ------------------------------------------------------------------------------------------------------------------------
 
 MESSAGES = [
+    (
+        "Tree speculative sampling kernel unavailable (likely AMD/HIP build). Falling back to greedy verification.",
+        "greedy_fallback",
+        "sgl-project/sglang#39253",
+    ),
     ("assert hidden_states.shape[-1] == input_embeds.shape[-1]", "hidden_vs_embed", "vllm-project/vllm#18906"),
     ("KeyError: 'embed_tokens.weight'", "embed_tokens", "vllm-project/vllm#18906"),
     ("KeyError: 'midlayer.self_attn.qkv_proj.weight'", "not_a_drafter", "Tencent/AngelSlim#39"),
@@ -342,6 +347,14 @@ def test_a_message_is_known_with_its_public_source(text, id_, source):
     assert told.next
     assert told.evidence
     assert "{" not in told.title.replace("{% generation %}", "").replace("{'model.fc.weight'}", "")
+
+
+@pytest.mark.parametrize("text", [m[0] for m in MESSAGES if m[1] not in ("exclamation_marks", "rows")])
+def test_a_message_is_found_in_a_log_too(text):
+    """SGLang's lines name no level: `[time TP0] message`."""
+    wanted = one(text).id
+    lines = [(1, f"[2026-05-22 09:10:10 TP0] {text}"), (2, f"(Worker_TP1 pid=5) ERROR 10-06 18:54:30 [x.py:597] {text}")]
+    assert [(e.id, e.count) for e in explain_lines(lines)] == [(wanted, 2)]
 
 
 @pytest.mark.parametrize(

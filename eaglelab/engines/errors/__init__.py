@@ -21,20 +21,8 @@ from eaglelab.findings import plain
 __all__ = ["Explanation", "Facts", "Reader", "explain_error", "explain_lines"]
 
 SIGNS = (
-    "rror",
-    "RROR",
-    "ssert",
-    "xception",
-    "arn",
-    "ailed",
-    "ARN",
-    "NaN",
-    "nan",
-    "memory",
-    "not support",
-    "only support",
-    "mismatch",
-    "!!!!",
+    *("rror", "RROR", "ssert", "xception", "arn", "ARN", "ailed", "NaN", "nan", "memory", "mismatch", "not support", "only support"),
+    *("state_dict", "params_dict", "not initialized", "out of bounds", "not contain", "not used", "alling back", "greater than"),
 )
 """One of them stands in every line that a pattern may fit: the rest of a log, nearly all of it, is passed over."""
 TRACEBACK, FRAME = "Traceback (most recent call last)", re.compile(r'File "([^"\n]{1,400})", line \d+, in ([\w<>.]{1,80})')
