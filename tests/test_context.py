@@ -90,6 +90,14 @@ BASE = {"hidden_size": 64, "num_attention_heads": 1, "head_dim": 64, "vocab_size
 YARN = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 4096}
 LLAMA3 = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 4096}
 
+GEMMA = {
+    "rope_parameters": {
+        "sliding_attention": {"rope_theta": 1e4, "rope_type": "default"},
+        "full_attention": {"rope_theta": 1e6, "rope_type": "default"},
+    }
+}
+"""A rope for each type of layer."""
+
 
 def rope_case(root, own, target, **sections):
     draft = {
@@ -139,15 +147,19 @@ def test_yarn_that_became_llama3(tmp_path):
     [
         ({"rope_theta": 5e5}, {"rope_theta": 5e5}, Status.PASS, "as the target does (theta 500000, default)"),
         ({"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}, {"rope_theta": 5e5}, Status.PASS, "as the target does"),
-        ({}, {"rope_theta": 5e5}, Status.CANNOT_TELL, "rope_theta 10000.0 instead of 500000.0"),
-        ({"rope_theta": 1e6}, {"rope_theta": 5e5}, Status.CANNOT_TELL, "rope_theta 1000000.0 instead of 500000.0"),
+        ({}, {"rope_theta": 5e5}, Status.CANNOT_TELL, "rope_theta 10000 instead of 500000"),
+        ({"rope_theta": 1e6}, {"rope_theta": 5e5}, Status.CANNOT_TELL, "rope_theta 1e+06 instead of 500000"),
         (
             {"rope_theta": 5e5, "rope_scaling": LLAMA3 | {"factor": 8.0}},
             {"rope_theta": 5e5, "rope_scaling": LLAMA3},
             Status.CANNOT_TELL,
-            "factor 8.0 instead of 32.0",
+            "factor 8 instead of 32",
         ),
-        ({"rope_theta": 5e5}, {"rope_theta": 5e5, "rope_scaling": YARN}, Status.CANNOT_TELL, "factor absent instead of 32.0"),
+        ({"rope_theta": 5e5}, {"rope_theta": 5e5, "rope_scaling": YARN}, Status.CANNOT_TELL, "factor absent instead of 32"),
+        ({"rope_theta": 1e4}, GEMMA, Status.PASS, "as the target does (theta 10000"),
+        ({"rope_theta": 1e6}, GEMMA, Status.PASS, "as the target does (theta 1e+06"),
+        ({"rope_theta": 5e5}, GEMMA, Status.CANNOT_TELL, "rope_theta 500000 instead of 1e+06"),
+        ({"rope_theta": 1e4}, {"rope_theta": 1e6, "rope_local_base_freq": 1e4}, Status.PASS, "as the target does (theta 10000"),
         ({"rope_theta": 5e5, "max_position_embeddings": 2048}, {"rope_theta": 5e5}, Status.PASS, "as the target does"),
         (
             {"rope_theta": 5e5, "rope_scaling": {"rope_type": "linear"}},

@@ -32,11 +32,9 @@ def rope(inv: Investigation) -> Iterator[Finding]:
     if inv.draft_config is None or inv.target_config is None:
         raise NotGiven("the drafter's or the target's config", CONFIG_HINT)
     own, target = _layer(inv.draft_config), text_part(inv.target_config)
-    ours, theirs = normalise_rope(own), normalise_rope(target)
-    apart = {key: [ours.get(key), theirs.get(key)] for key in KEYS if ours.get(key) != theirs.get(key)}
-    turned = rotation(own), rotation(target)
     length, longest = reach(own), _longest_served(inv)
-    position = _parts(*turned)
+    looks = [_beside(own, theirs, length) for theirs in target_ropes(target).values()]
+    ours, apart, turned, position, same = next((look for look in looks if look[-1]), looks[0])
     numbers = {
         "keys": apart,
         "position": position,
@@ -47,10 +45,7 @@ def rope(inv: Investigation) -> Iterator[Finding]:
         "target": turned[1] and turned[1].summary,
     }
     beyond = longest is not None and length is not None and longest > length
-    same = _same(turned, apart, position, length)
-    words = "; ".join(
-        f"{key} {a if a is not None else 'absent'} instead of {b if b is not None else 'absent'}" for key, (a, b) in apart.items()
-    )
+    words = "; ".join(f"{key} {_value(a)} instead of {_value(b)}" for key, (a, b) in apart.items())
     title = f"The drafter rotates positions as the target does (theta {ours['rope_theta']:g}, {ours['rope_type']})"
     if not same:
         title = f"The drafter's rope is not the target's: {words}"
@@ -74,6 +69,28 @@ def rope(inv: Investigation) -> Iterator[Finding]:
         else "Compare with the trainer's own config. With a dump context.rope_fit replays the drafter with both; "
         "the one that it was trained with belongs into the config that is served.",
     )
+
+
+def _beside(own: Mapping[str, Any], target: Mapping[str, Any], length: int | None) -> tuple:
+    """(the drafter's rope, keys that differ, both rotations, the position from which they part, whether they are the same)."""
+    ours, theirs = normalise_rope(own), normalise_rope(target)
+    apart = {key: [ours.get(key), theirs.get(key)] for key in KEYS if ours.get(key) != theirs.get(key)}
+    turned = rotation(own), rotation(target)
+    position = _parts(*turned)
+    return ours, apart, turned, position, _same(turned, apart, position, length)
+
+
+def target_ropes(target: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The target's config with each of its ropes alone, by the type of layer; most have one (""). The first is that of whole attention."""
+    given, local = target.get("rope_parameters"), target.get("rope_local_base_freq")
+    several = {name: r for name, r in given.items() if isinstance(r, Mapping)} if isinstance(given, Mapping) else {}
+    if several:
+        names = sorted(several, key=lambda name: (name != "full_attention", name))
+        names = [n for i, n in enumerate(names) if several[n] not in [several[m] for m in names[:i]]]
+        return {name: {**target, "rope_parameters": several[name], "rope_local_base_freq": None} for name in names}
+    whole = {**target, "rope_local_base_freq": None}
+    near = {"rope_theta": local, "rope_type": "default"}
+    return {"": whole} if local is None else {"": whole, "local": {**whole, "rope_scaling": None, "rope_parameters": near}}
 
 
 def _layer(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -103,6 +120,10 @@ def _count(length: int | None) -> str:
     return "a length that its config does not name" if length is None else f"{length:,}"
 
 
+def _value(value: Any) -> str:
+    return "absent" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def _longest_served(inv: Investigation) -> int | None:
     """Tokens of the longest prompt and answer of the recording; None without one (or with one that cannot be read: `served.acceptance`)."""
     try:
@@ -118,7 +139,8 @@ def rope_fit(inv: Investigation) -> Iterator[Finding]:
     if inv.target_config is None:
         return
     ropes = _other_ropes(inv)
-    if "the target's" not in ropes and not (ropes and inv.lost.fall is not None and inv.lost.fall.told):
+    shared = len([name for name in ropes if name != "the default"]) < len(target_ropes(text_part(inv.target_config)))
+    if not ropes or (shared and not (inv.lost.fall is not None and inv.lost.fall.told)):
         return  # each rope is a replay: the default alone is tried where something falls
     from eaglelab.replay import difference, rank
 
@@ -141,7 +163,7 @@ def rope_fit(inv: Investigation) -> Iterator[Finding]:
         claim=f"The config's rope: {_rope_words(inv.drafter.config.rope)}.",
         evidence=f"Replays with nothing changed but the rope, over {inv.sampled}: accept length "
         + "; ".join(f"{_length(r)} with {n} ({_rope_words(x)})" for n, r, x in _listed(inv, own, others, ropes))
-        + f". Its config's less {first}: {gap:+.3f} ({low:+.3f} to {high:+.3f}, 95 % by sample).",
+        + f". Its config's rope less {first}: {gap:+.3f} ({low:+.3f} to {high:+.3f}, 95 % by sample).",
         numbers={
             "ranking": ranking.table.assign(variant=[names[i] for i in ranking.order]).to_dict(orient="records"),
             "difference": [gap, low, high],
@@ -160,17 +182,19 @@ def rope_fit(inv: Investigation) -> Iterator[Finding]:
 def _other_ropes(inv: Investigation) -> dict[str, tuple[dict[str, Any], int | None]]:
     """Ropes that the drafter may have been trained with instead of its config's, which turn otherwise within the samples' length."""
     target, own = text_part(inv.target_config), inv.drafter.config
+    ropes = target_ropes(target).items()
+    theirs = {f"the target's {name}".rstrip(): (normalise_rope(config), reach(target)) for name, config in ropes}
     longest = max(len(s.token_ids) for s in inv.samples)
     plain = {"rope_theta": TRAINER_THETA, "rope_type": "default"}
     width = {"head_dim": own.rotated_width, "max_position_embeddings": own.max_position_embeddings}
     ours = rotation({**width, "rope_parameters": own.rope})
     found = {}
-    for name, rope, length in (("the target's", normalise_rope(target), reach(target)), ("the default", plain, None)):
+    for name, (rope, length) in (theirs | {"the default": (plain, None)}).items():
         try:
-            theirs = rotation({**width, "max_position_embeddings": length or own.max_position_embeddings, "rope_parameters": rope})
+            turned = rotation({**width, "max_position_embeddings": length or own.max_position_embeddings, "rope_parameters": rope})
         except DrafterConfigError:
             continue
-        position = _parts(ours, theirs)
+        position = _parts(ours, turned)
         if position is not None and position < longest and all(rope != other for other, _ in found.values()):
             found[name] = (rope, length)
     return found
@@ -268,7 +292,9 @@ def _causes(inv: Investigation, found: Any, length: int | None) -> list[str]:
     if length is not None and found.high >= length:
         causes.append(f"the drafter's positions end at {length:,}")
     if inv.target_config is not None:
-        position = _parts(rotation(_layer(inv.draft_config)), rotation(text_part(inv.target_config)))
+        own = _layer(inv.draft_config)
+        looks = [_beside(own, theirs, length) for theirs in target_ropes(text_part(inv.target_config)).values()]
+        position = None if any(look[-1] for look in looks) else looks[0][3]
         if position is not None and position <= found.high:
             causes.append(f"its rope and the target's part from position {position:,} on")
     return causes

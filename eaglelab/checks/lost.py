@@ -155,7 +155,7 @@ def steps(inv: Investigation) -> Iterator[Finding]:
     other = _other_recurrence(inv, step["step"])
     yield Finding(
         id="lost.steps",
-        title=f"Step 0 is fine and step {step['step']} collapses: right in {listed} of the chains that come to it (conditional)",
+        title=f"Acceptance collapses at step {step['step']}: right in {listed} of the chains that come to steps 0 to {known[-1]['step']} (conditional)",
         status=Status.FAIL if other else Status.CANNOT_TELL,
         claim="A drafter trained on its own drafts is about as often right at each step that it comes to.",
         evidence=evidence
