@@ -17,6 +17,8 @@ from eaglelab.engines.wiring_report import EngineWiring, engine_wiring
 from eaglelab.wiring import FINAL
 from faults.healthy import LAUNCH, trainer_rows
 from faults.plan import Boundary, Inapplicable, Kind, Plan, Server
+from faults.server import accepted_of
+from faults.server import serve as answer
 
 Inject = Callable[[Plan, float, Random], None]
 
@@ -259,6 +261,12 @@ def only_log(plan: Plan, lines: list[str]) -> None:
     """All that is known of the server is a log."""
     need_sglang(plan)
     plan.log, plan.server = lines, None
+
+
+def reached(plan: Plan) -> float:
+    """The accept length that the plan's server has: what lines of its log lie around."""
+    counts = accepted_of(answer(plan.world, the_server(plan)))
+    return 1 + sum(a for a, _ in counts) / sum(n for _, n in counts)
 
 
 def need_sglang(plan: Plan) -> None:

@@ -67,9 +67,13 @@ def last_before_norm(plan: Plan, strength: float, rng: Random) -> None:
 def normed_twice(plan: Plan, strength: float, rng: Random) -> None:
     """vLLM's states are normed already, and the dump script norms them again."""
     _need_final(plan)
-    norm = load_target(plan.world.folder).model.norm
+    model = load_target(plan.world.folder)
     with torch.no_grad():
-        each_slot(plan, lambda states: norm(states.float()), [len(plan.slots) - 1])
+        once = torch.cat([s["hidden_states"][-1].float() for s in plan.samples])
+        says, then = (model.lm_head(h).argmax(-1) for h in (once, model.model.norm(once)))
+        if (says == then).float().mean() > 0.98:
+            raise Inapplicable("this target's norm has a gain of about one: once more changes no choice")
+        each_slot(plan, lambda states: model.model.norm(states.float()), [len(plan.slots) - 1])
 
 
 def _need_final(plan: Plan) -> None:

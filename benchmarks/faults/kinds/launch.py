@@ -6,7 +6,8 @@ from random import Random
 
 import torch
 
-from faults.kinds.common import Family, decode_lines, flag, need_sglang, noisy, only_log, random_like, unflag
+from eaglelab.engines.effective.rules import Rules, neighbours
+from faults.kinds.common import Family, decode_lines, engine, flag, need_sglang, noisy, only_log, random_like, reached, unflag
 from faults.plan import Plan
 
 KINDS, SAMPLED = Family("F"), Family("M")
@@ -45,16 +46,19 @@ def no_algorithm(plan: Plan, strength: float, rng: Random) -> None:
     plan.server = None
 
 
-@KINDS.kind("graphs off", "flags.cuda_graph", source="sgl-project/sglang#4247")
+@KINDS.kind("graphs off", "served.log.graphs flags.cuda_graph", source="sgl-project/sglang#4247")
 def graphs_off(plan: Plan, strength: float, rng: Random) -> None:
+    lines = decode_lines(noisy([reached(plan)] * 30, rng), graph=False)
     flag(plan, "--disable-cuda-graph")
+    only_log(plan, lines)
 
 
 @KINDS.kind("batches beyond the graphs", "served.log.graphs flags.cuda_graph", source="SafeAILab/EAGLE#298")
 def beyond_graphs(plan: Plan, strength: float, rng: Random) -> None:
-    """--cuda-graph-max-bs 2, and eight requests at a time: `cuda graph: False` in the log."""
-    flag(plan, "--cuda-graph-max-bs", 2)
-    small, large = noisy([2.2] * 6, rng), noisy([2.2] * 24, rng)
+    """Graphs up to two requests, and eight at a time: `cuda graph: False` in the log."""
+    length = reached(plan)
+    flag(plan, Rules(neighbours(engine(plan))[0]).get("graph_flags")["now"], 2)
+    small, large = noisy([length] * 6, rng), noisy([length] * 24, rng)
     only_log(plan, decode_lines(small, running=2) + decode_lines(large, running=8, graph=False, start=6))
 
 

@@ -8,10 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from eaglelab.loop.result import Speculated
 from eaglelab.served.recording import RecordingWriter, Request, Session
 from faults.kinds.common import Family, between, the_server
-from faults.kinds.targets_served import disturb
 from faults.language import Language
 from faults.plan import Inapplicable, Plan, World
 from faults.server import record, serve
@@ -20,12 +18,16 @@ from faults.targets import greedy, load_target, states_of
 TEXT, SAMPLED = Family("C"), Family("M")
 
 
-def _recorded(plan: Plan, world: World, answers: list[Speculated], **session: object) -> None:
-    """The case's recording is this one, of the server's answers to a world's prompts; session: what its first line says otherwise."""
+def _recorded(plan: Plan, world: World, *, dumped: bool = True, **session: object) -> None:
+    """The case's recording is this one, of the server's answers to a world's prompts. dumped: they are the dump's own prompts. session: what its
+    first line says otherwise."""
+    answers = serve(world, the_server(plan))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "own.jsonl"
         record(replace(plan, world=world), answers, file)
         first, *lines = file.read_text().splitlines()
+    if not dumped:
+        lines = [json.dumps({k: v for k, v in json.loads(line).items() if k != "sample"}) for line in lines]
     plan.files["own.jsonl"] = "\n".join([json.dumps(json.loads(first) | session), *lines]) + "\n"
     plan.sections.setdefault("engine", {})["counters"] = "own.jsonl"
     plan.server = None
@@ -34,7 +36,7 @@ def _recorded(plan: Plan, world: World, answers: list[Speculated], **session: ob
 @TEXT.kind("served text of another domain", "triangle", source="SafeAILab/EAGLE#179", needs="recording")
 def other_domain(plan: Plan, strength: float, rng: Random) -> None:
     """Prompts such as were never trained on: longer ones, with several topics of a set."""
-    server, world = the_server(plan), plan.world
+    world = plan.world
     if world.kind == "example":
         raise Inapplicable("its language is not ours")
     words, more = Language(world.seed), round(between(strength, 6, 20))
@@ -45,18 +47,20 @@ def other_domain(plan: Plan, strength: float, rng: Random) -> None:
     model = load_target(world.folder)
     texts = [greedy(model, [p], len(p) + 48)[0] for p in prompts]
     other = replace(world, texts=texts, prompts=[len(p) for p in prompts], states=states_of(model, texts))
-    _recorded(plan, other, serve(other, server))
+    _recorded(plan, other, dumped=False)
 
 
 @SAMPLED.kind("temperature ignored", "served.sampling engine.known.greedy_hip", source="sgl-project/sglang#39253", needs="recording")
 def temperature(plan: Plan, strength: float, rng: Random) -> None:
     """Sampling is asked for, and the greedy text comes: the verify pass takes its argmax branch."""
-    _recorded(plan, plan.world, serve(plan.world, the_server(plan)), temperature=1.0)
+    _recorded(plan, plan.world, temperature=1.0)
 
 
-@SAMPLED.kind("speculation changes the text", "served.lossless", source="SafeAILab/EAGLE#212", needs="recording")
+@SAMPLED.kind("speculation changes the text", "served.lossless served.text", source="SafeAILab/EAGLE#212", needs="recording")
 def lossy(plan: Plan, strength: float, rng: Random) -> None:
     """Greedy answers with speculation are not those of the same server without it."""
+    if not plan.world.folder.exists():
+        raise Inapplicable("the target is not at hand")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "plain.jsonl"
         session = Session(engine="==".join(plan.engine), command="python -m sglang.launch_server --model-path target", num_steps=0)
@@ -66,4 +70,11 @@ def lossy(plan: Plan, strength: float, rng: Random) -> None:
         writer.end()
         plan.files["recordings/plain.jsonl"] = file.read_bytes()
     plan.sections.setdefault("engine", {})["recordings"] = "recordings"
-    disturb(plan, between(strength, 0.08, 0.3), rng.randrange(4))
+    model, texts = load_target(plan.world.folder), []
+    for text, prompt in zip(plan.world.texts, plan.world.prompts, strict=True):
+        for _ in range(round(between(strength, 1, 3))):  # a wrong draft is taken, and the target goes on from there
+            place = rng.randrange(prompt + 2, len(text) - 4)
+            wrong = rng.choice([t for t in set(text.tolist()) if t != text[place]])
+            text = greedy(model, [[*text[:place].tolist(), wrong]], len(text))[0]
+        texts.append(text)
+    _recorded(plan, replace(plan.world, texts=texts, states=states_of(model, texts)))

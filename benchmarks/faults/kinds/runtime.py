@@ -20,6 +20,7 @@ from faults.kinds.common import (
     noisy,
     only_log,
     orthogonal,
+    reached,
     the_server,
 )
 from faults.plan import Inapplicable, Plan
@@ -31,8 +32,9 @@ BELOW = "served.expected served.variant"
 @KINDS.kind("accept length decays with uptime", "served.log.trend", source="vllm-project/vllm#41838")
 def decays(plan: Plan, strength: float, rng: Random) -> None:
     """Blocks are hashed before they are written: it falls, and falls again after a restart."""
-    end = between(strength, 1.9, 1.2)
-    fall = [2.4 + (end - 2.4) * i / 29 for i in range(30)]
+    begin = reached(plan)
+    end = 1 + (begin - 1) * between(strength, 0.6, 0.15)
+    fall = [begin + (end - begin) * i / 29 for i in range(30)]
     start = "[2026-05-11 {}:59:00] server_args=ServerArgs(model_path='target', speculative_algorithm='EAGLE3')"
     again = decode_lines(noisy(fall, rng), start=190)
     only_log(plan, [start.format("09"), *decode_lines(noisy(fall, rng)), start.format("11"), *again])
@@ -41,8 +43,9 @@ def decays(plan: Plan, strength: float, rng: Random) -> None:
 @KINDS.kind("a rank that differs", "served.log.ranks", source="sgl-project/sglang#20492")
 def rank(plan: Plan, strength: float, rng: Random) -> None:
     """One of two data-parallel ranks gathers over the wrong group."""
-    low = between(strength, 1.9, 1.1)
-    one, other = (decode_lines(noisy([m] * 24, rng), rank=f" DP{r}") for r, m in enumerate((2.4, low)))
+    high = reached(plan)
+    low = 1 + (high - 1) * between(strength, 0.6, 0.1)
+    one, other = (decode_lines(noisy([m] * 24, rng), rank=f" DP{r}") for r, m in enumerate((high, low)))
     only_log(plan, [line for pair in zip(one, other, strict=True) for line in pair])
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from random import Random
 
-from faults.kinds.common import Family, need, put
+import torch
+
+from faults.kinds.common import Family, blocks, need, put, random_like
 from faults.plan import Plan
 
 KINDS = Family("J")
 
 
-@KINDS.kind("three slots expected, two given", "errors errors.width", source="sgl-project/sglang#32226")
+@KINDS.kind("three slots expected, two given", "errors.width", source="sgl-project/sglang#32226")
 def two_of_three(plan: Plan, strength: float, rng: Random) -> None:
     """The server stops while it warms up, with two widths in its log."""
     width = plan.config.get("target_hidden_size") or plan.config["hidden_size"]
@@ -24,7 +26,7 @@ def two_of_three(plan: Plan, strength: float, rng: Random) -> None:
     ]
 
 
-@KINDS.kind("all hidden states concatenated", "errors errors.width", source="SafeAILab/EAGLE#261")
+@KINDS.kind("all hidden states concatenated", "errors.fc_width", source="SafeAILab/EAGLE#261")
 def all_states(plan: Plan, strength: float, rng: Random) -> None:
     """transformers' N + 1 states in place of three."""
     width = plan.config.get("target_hidden_size") or plan.config["hidden_size"]
@@ -39,8 +41,11 @@ def all_states(plan: Plan, strength: float, rng: Random) -> None:
 
 @KINDS.kind("another target's drafter", "config.target_hidden_size", source="vllm-project/vllm#37966")
 def other_width(plan: Plan, strength: float, rng: Random) -> None:
-    """The config describes slots of another width than the target's states have."""
-    width = plan.config.get("target_hidden_size") or plan.config["hidden_size"]
+    """A drafter, whole by itself, whose slots are twice as wide as this target's states."""
+    width, size = plan.config["hidden_size"], plan.config["vocab_size"]
+    fc = need(plan, "fc.weight")
+    put(plan, "fc.weight", torch.cat([part for block in blocks(fc, fc.shape[1] // width) for part in (block, block)], dim=1))
+    plan.tensors["embed_tokens.weight"] = random_like(torch.empty(size, width), rng, 1.0)
     plan.config["target_hidden_size"] = 2 * width
     plan.server = None
 
