@@ -13,6 +13,7 @@ from typing import Any
 from eaglelab.checks import CHECKS
 
 FILE = Path(__file__).with_name("explain.toml")
+HOW = {"pass": "passes", "fail": "fails"}
 KEYS = ("looks_at", "needs", "rule", "source", "pass", "fail")
 COSTS = {
     "config": "configs and file headers",
@@ -48,8 +49,7 @@ class Explanation:
         lines += [f"  looks at: {told['looks_at']}", f"  reads: {COSTS[self.cost]}", "  needs:", *(f"    - {n}" for n in told["needs"])]
         lines += [f"  rule: {told['rule']}"]
         lines += [f"  source: {told['source']}"] if told["source"] else []
-        lines += [f"  passes: {told['pass']}"] if told["pass"] else ["  never passes: it stands only where something is to be said"]
-        lines += [f"  fails: {told['fail']}"] if told["fail"] else ["  never fails"]
+        lines += [f"  {HOW[how]}, as in: {told[how]}" for how in ("pass", "fail") if told[how]]
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def explanation(id: str) -> Explanation:
     known = entries()
     if id in known:
         return known[id]
-    fits = [p for p in known if "*" in p and fnmatchcase(id, p)]
+    fits = [p for p in known if "*" in p and (fnmatchcase(id, p) or p == f"{id}.*")]
     if fits:
         return known[max(fits, key=len)]
     raise ValueError(_unknown(id))
@@ -114,3 +114,35 @@ def _unknown(id: str) -> str:
     near = difflib.get_close_matches(id, known, n=3, cutoff=0.5)
     nearest = f"; did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
     return f"no check and no finding is called {id!r}{nearest} `eaglelab check --explain` lists all"
+
+
+def reference() -> str:
+    """All of it as a page of Markdown: `docs/checks.md`, written by `python -m eaglelab.checks.explain`."""
+    lines = [
+        "# Checks",
+        "",
+        "What each check looks at, needs and goes by, in the order in which `eaglelab check` runs them, cheap ones first. The same is said by",
+        "`eaglelab check --explain ID`; `--only ID[,ID]` runs a few. This page is made from `eaglelab/checks/explain.toml` by",
+        "`python -m eaglelab.checks.explain > docs/checks.md`. Titles are examples as they come out.",
+    ]
+    cost = ""
+    for id, e in entries().items():
+        if e.cost != cost and e.question:
+            cost = e.cost
+            lines += ["", f"## Read: {COSTS[cost]}"]
+        told = e.told
+        lines += [
+            "",
+            f"### `{id}`",
+            "",
+            f"*{e.question}* {told['looks_at']}" if e.question else f"Made by `{e.by}`. {told['looks_at']}",
+            "",
+        ]
+        lines += ["- needs " + "; ".join(told["needs"]), f"- rule: {told['rule']}"]
+        lines += [f"- source: {told['source']}"] if told["source"] else []
+        lines += [f"- {HOW[how]}: “{told[how]}”" for how in HOW if told[how]]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(reference(), end="")
