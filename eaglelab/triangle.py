@@ -90,6 +90,8 @@ class Side:
     by: str = "accept length"
     known: bool = True
     """False: they are apart, and whether by this cause cannot be told (another split, not said)."""
+    why: str = ""
+    """A sentence in place of the usual one."""
 
     @property
     def lost(self) -> bool:
@@ -139,12 +141,14 @@ def triangulate(
     *,
     counted_again: Side | None = None,
     served_less: tuple[float, float, float] | None = None,
+    dumped: Corner | None = None,
     worth: float | None = None,
 ) -> Triangle:
     """Locate the gap. Raises ValueError for fewer than two corners.
 
     counted_again: the trainer's own metric less the replay's by the same definition, where it was counted (better than two accept lengths of
-    different definitions). served_less: (replay less server, low, high), paired by request on the same text. worth: accept length that breaks even.
+    different definitions). served_less: (replay less server, low, high), paired by request on the same text. dumped: the replay of
+    the dump's own answers, where `replay` is of prompts that are not the dump's. worth: accept length that breaks even.
     """
     given = [c for c in (trainer, replay, server) if c is not None and c.accept_length is not None]
     if len(given) < 2:
@@ -161,10 +165,19 @@ def triangulate(
         sides.append(counted_again or _side(trainer, replay, _between(trainer, replay)))
     if replay and server:
         sides.append(Side("engine", *_floor(served_less, replay)) if served_less else _side(replay, server, "engine"))
+    if replay and dumped is not None:
+        sides.append(replace(_side(dumped.cut(steps) if steps else dumped, replay, "training"), why=_of_text(dumped, replay)))
     if trainer and server and not replay:
         sides.append(replace(_side(trainer, server, "dump or engine"), known=False))
     gap, why = _located(sides, trainer, replay, server, worth)
     return Triangle(corners, gap, why, tuple(sides), missing)
+
+
+def _of_text(dumped: Corner, served: Corner) -> str:
+    return (
+        f"the drafter alone reaches {dumped.accept_length:.2f} on the dump's answers and {served.accept_length:.2f} on what was asked of the server: "
+        "that is text of another kind than it was trained on"
+    )
 
 
 def _between(trainer: Corner, replay: Corner) -> str:
@@ -222,6 +235,8 @@ def _located(
 
 
 def _words(side: Side, trainer: Corner | None, replay: Corner | None, server: Corner | None) -> str:
+    if side.why:
+        return side.why
     if side.name == "engine":
         return f"the replay reaches {replay.accept_length:.2f} and the server {server.accept_length:.2f}: the server feeds or computes something else"
     if side.name == "training":

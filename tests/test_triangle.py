@@ -95,6 +95,19 @@ def test_pairs_on_the_same_text_decide_before_two_intervals():
     assert triangulate(None, *wide, served_less=(0.3, -math.inf, math.inf)).gap == "cannot tell"  # one request
 
 
+@pytest.mark.report("SafeAILab/EAGLE#179", "C")
+def test_a_server_that_is_asked_for_other_text_than_was_trained_on_loses_in_the_training():
+    """The replay of the served text agrees with the server, and is far below the replay of the dump's own answers."""
+    trainer = Corner(TRAINER, chain(0.8, 3), split="heldout")
+    replay, server = Corner(REPLAY, length=1.86, interval=(1.6, 2.1), split="heldout"), Corner(SERVER, length=1.86, interval=(1.6, 2.1))
+    as_printed = Side("dump", 0.0, -0.02, 0.02, "step-0 acceptance")
+    same, other = (Corner(REPLAY, length=x, interval=(x - 0.2, x + 0.2), split="heldout") for x in (1.95, 2.83))
+    found = triangulate(trainer, replay, server, counted_again=as_printed, served_less=(0.0, -0.01, 0.01), dumped=other)
+    assert found.gap == "training"
+    assert "2.83 on the dump's answers and 1.86 on what was asked of the server" in found.why
+    assert triangulate(trainer, replay, server, counted_again=as_printed, served_less=(0.0, -0.01, 0.01), dumped=same).gap == "none"
+
+
 def test_the_trainers_own_metric_counted_again_decides_before_the_lengths():
     """By other definitions the two lengths differ; counted by the trainer's own they are the same."""
     corners = (Corner(TRAINER, chain(0.8, 3), split="train"), Corner(REPLAY, chain(0.6, 3), split="train"), Corner(SERVER, chain(0.6, 3)))

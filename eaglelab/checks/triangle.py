@@ -209,17 +209,24 @@ def _replay_and_server(inv: Investigation) -> dict[str, Any]:
                 pairs = found.pairs
                 less, low, high = (-x for x in found.gap)
                 of = f"{len(pairs)} of {len(recording.requests)} requests, the served text"
+                keys = {s.key for s in inv.samples}
+                elsewhere = not any(r.sample in keys for r in recording.requests)
                 return {
                     REPLAY: _of_counts(REPLAY, [p for _, p in pairs], f"fed what the drafter was trained on, {of}", inv.case.dump.split),
                     SERVER: _of_counts(SERVER, [s for s, _ in pairs], of),
                     "served_less": (less, high, low),
+                    "dumped": _of_dump(inv) if elsewhere else None,
                 }
     except NotGiven:
         return {REPLAY: None, SERVER: _total(reached)}
+    return {REPLAY: _of_dump(inv), SERVER: _total(reached)}
+
+
+def _of_dump(inv: Investigation) -> Corner | None:
+    """The walk through the dump's own answers."""
     own = inv.own_replay
     walked = [ServedCounts.from_accepted(o.walk or (), own.steps) for o in own.outcomes]
-    replayed = _of_counts(REPLAY, walked, f"the dump's answers, {inv.sampled}", inv.case.dump.split)
-    return {REPLAY: replayed, SERVER: _total(reached)}
+    return _of_counts(REPLAY, walked, f"the dump's answers, {inv.sampled}", inv.case.dump.split)
 
 
 def _of_counts(name: str, counts: list[ServedCounts], how: str, split: str | None = None) -> Corner | None:
