@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import trained_drafters
@@ -18,7 +19,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from eaglelab.checks import context, findings
 from eaglelab.findings import Status
 from eaglelab.investigation import Investigation
-from eaglelab.lost import by_position, fall
+from eaglelab.lost import Rows, by_position, fall
 from eaglelab.plots.lost import acceptance_by_position
 from eaglelab.replay.walk import AnswerWalk
 from eaglelab.served.predict import Prediction, Request, RequestPrediction
@@ -57,6 +58,16 @@ def test_long_samples_that_are_harder_are_no_fall():
 def test_a_rise_is_no_fall():
     found = fall(drawn_rows(12, 300, 1, lambda s, t, k: 0.3 + t / 600))
     assert not found.told
+
+
+def test_the_order_of_samples_does_not_matter():
+    rows = uneven(3)
+    order = np.random.default_rng(0).permutation(len(rows.keys))
+    other = Rows(**{**vars(rows), "sample": order[rows.sample]})
+    pd.testing.assert_frame_equal(by_position(rows), by_position(other))
+    one, two = fall(rows), fall(other)
+    assert (one.position, one.n, one.samples) == (two.position, two.n, two.samples)
+    assert one.difference == pytest.approx(two.difference)
 
 
 def test_too_few_samples_reach_far_enough():

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lost_rows import drawn_rows, trained_case
 from tiny_drafters import tiny_drafter, tiny_embedding, tiny_sample
-from trained_drafters import V, trained, walks
+from trained_drafters import PROMPT, V, trained, walks
 
 from eaglelab.checks import findings
 from eaglelab.dumps import Sample
-from eaglelab.findings import Status
+from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation
 from eaglelab.lost import LostCase, Rows, TokenClass, class_costs, costly_tokens, reliability, thresholds, token_classes
 from eaglelab.lost.classes import (
@@ -36,8 +36,10 @@ from eaglelab.lost.classes import (
 )
 from eaglelab.lost.classes import _repeated as repeated
 from eaglelab.lost.confidence import off_by
+from eaglelab.lost.costly import _Path as Path
 from eaglelab.plots import lost as plots
 from eaglelab.replay import Judge, Variant, replay
+from eaglelab.replay.walk import walk_sample
 
 
 def replayed(drafter, samples, embedding, steps=2):
@@ -217,6 +219,17 @@ def test_the_costliest_token_by_a_walk_that_can_be_counted():
     assert found.loc[0, ["stops", "lost", "saved", "drafted", "times", "position"]].tolist() == [6, 2 + 5 * 1, 6 - 4, 0, 6, 6]
 
 
+def test_the_path_is_the_walk():
+    drafter, embedding = tiny_drafter(), tiny_embedding()
+    samples = [tiny_sample(f"s{i}", 40, 5 + i, i) for i in range(4)]
+    samples[3].loss_mask[20:23] = 0  # two answers
+    rows, result = replayed(drafter, samples, embedding)
+    for i, (sample, outcome) in enumerate(zip(samples, result.outcomes, strict=True)):
+        right = np.random.default_rng(i).random(outcome.right.shape) < 0.6
+        path = Path(rows.select(rows.sample == i), sample.loss_mask)
+        assert tuple(n for _, n in path.passes(right)) == walk_sample(outcome.rows, outcome.counted, right, sample.loss_mask)
+
+
 def test_confidence_in_bins_and_what_a_threshold_saves():
     rows = drawn_rows(8, 200, 2, lambda s, t, k: np.where(t % 2 == 0, 0.9, 0.3))
     sure = np.where(rows.row % 2 == 0, 0.9, 0.3) * np.ones((2, 1))
@@ -316,6 +329,31 @@ def test_a_collapse_by_the_other_recurrence_is_named(tmp_path):
     assert found.numbers["collapse"], found.title
     assert found.status is Status.FAIL
     assert "post-norm state" in found.numbers["fits_better"]
+
+
+def test_the_first_drafted_token_fails_only_where_the_trainer_never_trains_it(tmp_path, monkeypatch):
+    """The state of the last prompt row is noise, so that the answer's token 2 is drafted wrongly in each of 24 samples."""
+    samples, embedding = walks(32)
+    drafter, g = trained(samples[:8], embedding, updates=120), torch.Generator().manual_seed(1)
+    for s in samples[8:]:
+        for slot in s.slots[:3]:
+            slot[PROMPT - 1] = 30 * torch.randn(slot.shape[1], generator=g)
+    inv = Investigation(str(trained_case(tmp_path, drafter, samples[8:], embedding)), steps=2)
+    (found,) = findings(inv, "lost.classes")
+    assert "one class of tokens: the answer's token 2." in found.title
+    assert found.status is Status.PASS  # nothing says how it was trained
+    rule = Finding("text.first_token", "", Status.PASS, numbers={"framework": "specforge", "first_trained": {"SpecForge": 3}})
+    monkeypatch.setattr("eaglelab.checks.text.first_token", lambda inv: iter([rule]))
+    (found,) = findings(inv, "lost.classes")
+    assert found.status is Status.FAIL
+    assert "Extend the loss mask" in found.next
+
+
+def test_a_drafter_of_nan_is_sure_of_nothing():
+    rows = drawn_rows(6, 20, 2, lambda s, t, k: 0.5 + 0 * t)
+    rows = Rows(**{**vars(rows), "confidence": np.full((2, 120), np.nan)})
+    assert reliability(rows)["confidence"].tolist() == [0.0]
+    assert thresholds(rows)["saved"].tolist()[1:] == [1.0] * 10
 
 
 # -- figures --------------------------------------------------------------------------------------------------------------------------

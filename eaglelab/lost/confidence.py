@@ -15,7 +15,7 @@ THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 def reliability(rows: Rows, bins: int = BINS) -> pd.DataFrame:
     """from, to, n, confidence (mean), right (share), low, high (95 % by sample), over all steps that a chain reaches: each counts once, with
     the steps before it right."""
-    place = np.minimum((rows.confidence * bins).astype(int), bins - 1)  # [K, R]
+    place = np.minimum((np.nan_to_num(rows.confidence) * bins).astype(int), bins - 1)  # [K, R]; a drafter of NaN is sure of nothing
     table = []
     for b in range(bins):
         inside = rows.reached & (place == b)
@@ -23,7 +23,7 @@ def reliability(rows: Rows, bins: int = BINS) -> pd.DataFrame:
             continue
         n, right = (rows.by_sample(x).sum(0) for x in (inside, inside & rows.right))  # [S]
         low, high = ratio_interval(right[n > 0], n[n > 0])
-        rates = {"confidence": float(rows.confidence[inside].mean()), "right": right.sum() / n.sum()}
+        rates = {"confidence": float(np.nan_to_num(rows.confidence)[inside].mean()), "right": right.sum() / n.sum()}
         table.append({"from": b / bins, "to": (b + 1) / bins, "n": int(n.sum()), **rates, "low": low, "high": min(high, 1.0)})
     return pd.DataFrame(table, columns=["from", "to", "n", "confidence", "right", "low", "high"])
 

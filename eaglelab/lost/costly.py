@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from eaglelab.lost.rows import Rows
-from eaglelab.replay.walk import leading, walk_sample
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 AROUND = 12
 """Tokens of text shown on either side."""
-TRIED = 24
+TRIED = 12
 """Tokens whose cost is counted by walking again: those at which the walk loses most drafted tokens."""
 
 
@@ -43,40 +42,40 @@ def costly_tokens(rows: Rows, samples: Sequence[Sample], most: int = 8) -> pd.Da
         return pd.DataFrame(columns=columns)
     stops: dict[int, _Stop] = {}
     parts = [rows.select(rows.sample == i) for i in range(len(samples))]
-    for i, (part, sample) in enumerate(zip(parts, samples, strict=True)):
-        for r, step in stopped(part, sample.loss_mask):
-            stop = stops.setdefault(int(part.wanted[step, r]), _Stop())
-            stop.places.append((i, int(part.row[r]) + 2 + step))
-            stop.instead[int(part.drafted[step, r])] += 1
-            stop.lost += rows.steps - step
-    passes = [len(_walk(part, part.right, s.loss_mask)) for part, s in zip(parts, samples, strict=True)]
+    paths = [_Path(part, s.loss_mask) for part, s in zip(parts, samples, strict=True)]
+    passes = [list(path.passes(path.part.right)) for path in paths]
+    for i, part in enumerate(parts):
+        for r, step in passes[i]:
+            if step < rows.steps:
+                stop = stops.setdefault(int(part.wanted[step, r]), _Stop())
+                stop.places.append((i, int(part.row[r]) + 2 + step))
+                stop.instead[int(part.drafted[step, r])] += 1
+                stop.lost += rows.steps - step
     table = []
     for token in sorted(stops, key=lambda t: (-stops[t].lost, t))[: max(TRIED, most)]:
         stop = stops[token]
-        saved = sum(
-            passes[i] - len(_walk(parts[i], parts[i].right | (parts[i].wanted == token), samples[i].loss_mask))
-            for i in {i for i, _ in stop.places}
-        )
+        touched = {i for i, _ in stop.places}
+        saved = sum(len(passes[i]) - sum(1 for _ in paths[i].passes(parts[i].right | (parts[i].wanted == token))) for i in touched)
         (instead, times), (sample, position) = stop.instead.most_common(1)[0], stop.places[0]
         table.append((token, len(stop.places), stop.lost, saved, instead, times, samples[sample].key, position))
     found = pd.DataFrame(table, columns=columns)
     return found.sort_values(["saved", "lost", "token"], ascending=[False, False, True], ignore_index=True).head(most)
 
 
-def stopped(part: Rows, mask: Tensor) -> list[tuple[int, int]]:
-    """(row's place, step) of each verify pass of one sample's walk that ends at a wrong token."""
-    from eaglelab.dumps.mask import spans
+class _Path:
+    """The walk of one sample (as `replay.walk.walk_sample`), to be taken several times with other tokens right."""
 
-    place, found = {int(t): i for i, t in enumerate(part.row)}, []
-    for first, end in spans(mask):
-        t = first - 1
-        while t + 1 + part.steps < end and t in place and part.complete[place[t]]:
-            n = leading(part.right[:, place[t]])
-            if n < part.steps:
-                found.append((place[t], n))
-            t += n + 1
-    return found
+    def __init__(self, part: Rows, mask: Tensor) -> None:
+        from eaglelab.dumps.mask import spans
 
+        self.part, self.spans = part, spans(mask)
+        self.place = {int(t): i for i, t in enumerate(part.row) if part.complete[i]}
 
-def _walk(part: Rows, right: np.ndarray, mask: Tensor) -> tuple[int, ...]:
-    return walk_sample(part.row, part.counted, right, mask)
+    def passes(self, right: np.ndarray) -> Iterator[tuple[int, int]]:
+        """(row's place, drafted tokens accepted) of each verify pass. right: [K, R] bool."""
+        accepted = np.logical_and.accumulate(right, axis=0).sum(0).tolist()
+        for first, end in self.spans:
+            t = first - 1
+            while t + 1 + self.part.steps < end and (at := self.place.get(t)) is not None:
+                yield at, accepted[at]
+                t += accepted[at] + 1
