@@ -204,6 +204,14 @@ def test_no_deviation_fits_what_is_none(case, world):
     assert not found.numbers["fits"]
 
 
+def test_two_faults_at_once_are_found_as_a_pair(case, world):
+    """Slots swapped, and a place that is zero: neither fits by itself."""
+    inv = Investigation(case / "case.toml")
+    _, found = fitted(case, world, served_by(inv, world, feed=(4, 2, 6), spoil=zero(2)))
+    assert found.numbers["fits"], found.title
+    assert any("boundaries [4, 2, 6]" in name and "zeros in place 2 of fc" in name for name in found.numbers["alike"])
+
+
 def test_few_passes_tell_nothing(case, world):
     inv = Investigation(case / "case.toml")
     counts = [mine[:2] for mine in served_by(inv, world)]

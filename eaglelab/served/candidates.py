@@ -5,9 +5,10 @@ A wiring is told by its boundaries where these are known, else by the dump's slo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 from eaglelab.drafter.model import Flags
@@ -24,6 +25,8 @@ TRAINED, CONFIG = "trained", "config"
 """Roles: what the drafter was trained on; what the server's config makes its engine do."""
 OWN, RANDOM_EMBEDDING, RANDOM_HEAD, TARGETS_HEAD = "own", "random embedding", "random lm_head", "the target's lm_head"
 """Weights that a candidate drafts with."""
+SAMPLED = "sampled"
+"""In place of weights: accepted by the target's probability of the drafted token."""
 LIVE_CAPTURE = "`eaglelab live CASE --url … --capture DIR` shows the states that are fed"
 CACHES = f"{LIVE_CAPTURE}; switch off prefix cache, chunked prefill and graphs one at a time, and compare engine versions."
 NEXT = {
@@ -36,6 +39,7 @@ NEXT = {
     "draft id), and of the same export as lm_head?",
     "weights": "The server runs with other weights than the case's file: compare the served folder's tensors (drafter.complete) and the server's "
     "start-up log for weights that were not loaded.",
+    "sampling": "The server samples: set the temperature to 0 to compare; what it reaches so is in replay.sampling.",
     "launch": "Launch with EAGLE3, not EAGLE: the latter hands over one state, and fc is left out.",
 }
 """What to do where a deviation of a kind reproduces the server."""
@@ -46,7 +50,7 @@ class Candidate:
     """One thing that the server may have been doing."""
 
     kind: str
-    """`wiring`, `states`, `tokens`, `flags`, `vocabulary`, `weights` or `launch`."""
+    """`wiring`, `states`, `tokens`, `flags`, `vocabulary`, `weights`, `launch` or `sampling`."""
     name: str
     variant: Variant
     weights: str = OWN
@@ -120,6 +124,27 @@ def candidates(
         else:
             found[key] = c
     return list(found.values())
+
+
+def pairs(wirings: Iterable[Candidate], others: Iterable[Candidate]) -> list[Candidate]:
+    """Wirings with deviations of another kind: two faults at once."""
+    found = []
+    for wiring, c in product(wirings, others):
+        if (
+            c.kind in PAIR
+            and not c.roles
+            and c.weights != RANDOM_HEAD
+            and c.variant.feed != wiring.variant.feed
+            and not any(c.variant.state_shift)
+        ):
+            places = ", ".join(str(p) for p in c.variant.zeroed)
+            name = f"{wiring.name} and {f'zeros in place {places} of fc' if places else c.name}"
+            found.append(replace(c, name=name, variant=replace(c.variant, feed=wiring.variant.feed, label=""), wiring=wiring.wiring))
+    return found
+
+
+PAIR = ("states", "tokens", "flags", "vocabulary", "weights")
+"""Kinds that are tried together with another wiring."""
 
 
 def _all(inv, base, slots, place, fed, fed_wiring, draft_config, last) -> Iterator[Candidate]:

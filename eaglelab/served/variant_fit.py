@@ -22,9 +22,10 @@ from eaglelab.dumps import Sample
 from eaglelab.dumps.mask import spans
 from eaglelab.opened import NotGiven
 from eaglelab.replay.run import BATCH_ROWS, FusedBatch, draft_to_target
+from eaglelab.replay.variants import Variant
 from eaglelab.replay.walk import AnswerWalk, walk_to_end
 from eaglelab.served import likelihood
-from eaglelab.served.candidates import CONFIG, RANDOM_EMBEDDING, RANDOM_HEAD, TARGETS_HEAD, Candidate, candidates
+from eaglelab.served.candidates import CONFIG, PAIR, RANDOM_EMBEDDING, RANDOM_HEAD, SAMPLED, TARGETS_HEAD, Candidate, candidates, pairs
 from eaglelab.served.counts import ServedCounts
 from eaglelab.served.recording import Recording, Request
 from eaglelab.wiring import Wiring
@@ -48,6 +49,8 @@ FINALISTS = 6
 OTHER_ARITHMETIC = 0.1
 """Share of passes that may be counted otherwise by a server in another arithmetic. Measured on the example: the drafter in bfloat16 accepts another
 number than in float32 in 3 % of rows; a quantised target, or a walk that meets one such row and goes on elsewhere, makes some more."""
+PAIRED = 2
+"""Wirings that are tried with each deviation of another kind where nothing fits by itself; the others with the nearest deviation alone."""
 TWENTY = 20
 """Candidates whose weight is within this factor of the best's are not told from it: the usual odds of 1 in 20."""
 PASSES, HISTOGRAMS, TOTALS = "pass by pass", "histograms by request", "totals on other text"
@@ -275,6 +278,9 @@ def _other_text(inv: Investigation, counts: ServedCounts, recording: Recording |
     wiring = None if fed is None else fed.wiring
     base, slots, place, source = _in_the_dump(inv, wiring)
     found = candidates(inv, base, slots, place, fed=source, fed_wiring=wiring, last=inv.dump.feed.last)
+    own = inv.own_replay
+    if own.steps >= steps and all(o.p_drafted is not None for o in own.outcomes):
+        found.append(Candidate("sampling", "sampling at temperature 1", Variant(base), SAMPLED))
     histograms = [np.diff([0, *reversed((counts.verify_steps, *counts.joint))])[::-1]]
     if recording is not None:
         told = [c for r in recording.requests if (c := r.counts(steps)) is not None and c.verify_steps]
@@ -412,22 +418,34 @@ class _Ranking:
                 break
         screen = _Drafting(self.inv, texts, first)
         whole = len(first) == len(self.kept)
-        scores = [self._score(screen, c, first, 0.0 if whole else HARDLY_ANY) for c in texts.candidates]
-        totals = np.array([s.log.sum() for s in scores])
-        order = np.argsort(-totals, kind="stable")
-        named = [i for i, c in enumerate(texts.candidates) if c.roles]
-        going = list(dict.fromkeys([*named, *(i for i in order[:FINALISTS] if totals[i] >= totals.max() - HOPELESS)]))
         drafting = screen if whole else _Drafting(self.inv, texts, self.kept)
-        final = {i: scores[i] if drafting is screen else self._score(drafting, texts.candidates[i], self.kept) for i in going}
+        known, tried, final = [], [], {}
+
+        def draft(more: list[Candidate]) -> None:
+            known.extend(more)
+            tried.extend(self._score(screen, c, first, 0.0 if whole else HARDLY_ANY) for c in more)
+            totals = np.array([s.log.sum() for s in tried])
+            near = [i for i in np.argsort(-totals, kind="stable")[:FINALISTS] if totals[i] >= totals.max() - HOPELESS]
+            for i in [*(i for i, c in enumerate(known) if c.roles), *near]:
+                if i not in final:
+                    final[i] = tried[i] if whole else self._score(drafting, known[i], self.kept)
+
+        draft(texts.candidates)
+        if not any(s.fits for s in final.values()):  # two faults at once
+            order = sorted(range(len(known)), key=lambda i: (not known[i].roles, -tried[i].log.sum()))
+            wirings, others = (
+                [known[i] for i in order if (known[i].kind == "wiring") is own and not known[i].trained] for own in (True, False)
+            )
+            nearest = [c for c in others if c.kind in PAIR and not c.roles][:1]
+            more = pairs(wirings[:PAIRED], others) + pairs(wirings[PAIRED:], nearest)
+            draft(more)
         weights = dict(zip(final, likelihood.weights(np.stack([s.log for s in final.values()])), strict=True))
-        ahead = max(s.log.sum() for s in final.values())
-        found = [
-            Fit(c, _sum(s.counts), self._served(chosen), float(best - s.log.sum()), float(weights.get(i, 0.0)), s.same, fits, len(d.rows))
-            for i, c in enumerate(texts.candidates)
-            for s, d, chosen, best, fits in [
-                (final[i], drafting, self.kept, ahead, final[i].fits) if i in final else (scores[i], screen, first, totals.max(), False)
-            ]
-        ]
+        ahead, best_first = (max(s.log.sum() for s in some) for some in (final.values(), tried))
+        found = []
+        for i, c in enumerate(known):
+            s, d, chosen, best = (final[i], drafting, self.kept, ahead) if i in final else (tried[i], screen, first, best_first)
+            behind, weight = float(best - s.log.sum()), float(weights.get(i, 0.0))
+            found.append(Fit(c, _sum(s.counts), self._served(chosen), behind, weight, s.same, s.fits and i in final, len(d.rows)))
         found.sort(key=lambda f: (-f.weight, f.behind, not f.candidate.roles))
         if len(self.kept) < len(texts.samples):
             notes.append(f"{len(self.kept)} of {len(texts.samples)} answers were compared")
@@ -445,6 +463,8 @@ class _Ranking:
         return _sum([self.texts.requests[i].counts(self.texts.steps) for i in chosen])
 
     def _score(self, drafting: _Drafting, candidate: Candidate, chosen: Sequence[int], least: float = 0.0) -> _Scored:
+        if candidate.weights == SAMPLED:
+            return self._sampled(drafting, candidate)
         lead = drafting.leads(candidate, least)
         walks = drafting.walks(lead)
         counts = tuple(ServedCounts.from_accepted([n for w in mine for n in w.accepted[: w.whole]], self.texts.steps) for mine in walks)
@@ -455,6 +475,17 @@ class _Ranking:
         if not self.texts.requests:
             return self._of_totals(histograms, pi, candidate, counts)
         return self._of_requests(drafting, lead, walks, histograms, pi, chosen, counts)
+
+    def _sampled(self, drafting: _Drafting, candidate: Candidate) -> _Scored:
+        """By the target's probabilities of the drafted tokens, over all rows of the dump's answers that have every step."""
+        outcomes, histograms = {o.key: o for o in self.inv.own_replay.outcomes}, []
+        for sample in drafting.samples:
+            outcome = outcomes[sample.key]
+            p = outcome.p_drafted[: self.texts.steps, outcome.counted.all(0)]  # [K, r]
+            reached = np.vstack([np.ones_like(p[:1]), np.cumprod(p, 0), np.zeros_like(p[:1])]).sum(1)  # [K + 2]
+            histograms.append(reached[:-1] - reached[1:])
+        counts = tuple(ServedCounts.from_histogram([round(x) for x in h], self.texts.steps) for h in histograms)
+        return self._of_totals(histograms, likelihood.distribution(sum(histograms)), candidate, counts)
 
     def _of_requests(self, drafting, lead, walks, histograms, pi, chosen, counts) -> _Scored:
         """Each request in turn at each noise; the likeliest noise is kept."""
