@@ -229,6 +229,12 @@ def test_samples_are_held_against_each_other(tmp_path):
     assert "data_1.pt" not in set(health.table["sample"])
 
 
+def test_a_dump_that_is_mostly_one_sample_is_an_error(tmp_path):
+    health = check_health(write(tmp_path, *(sample(2) for _ in range(5))))
+    assert health.summary["problems"] == {"duplicate sample": 5}
+    assert health.summary["with_errors"] == 5
+
+
 def test_same_tokens_with_another_state_are_no_duplicate(tmp_path):
     other = sample(2)
     other["hidden_states"] = sample(9)["hidden_states"]

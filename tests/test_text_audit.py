@@ -2,14 +2,16 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from case_builder import write_case
 from text_fakes import SPECIALS, TALKS, TEMPLATE, conversation, encode, make_tokenizer, moved, talk_case, write_talks
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
-from eaglelab.checks import findings
+from eaglelab.checks import findings, text
 from eaglelab.cli import main
 from eaglelab.findings import Status
 from eaglelab.investigation import Investigation
@@ -425,3 +427,31 @@ def test_a_rendering_without_the_generation_prompt_differs():
     first, *rest = table.to_dict(orient="records")
     assert (first["differ"], first["position"], first["ours"], first["theirs"], first["where"]) == (True, 41, "#201", "(its end)", "prompt")
     assert [row["differ"] for row in rest] == [False] * 4
+
+
+# -- the side of the mask ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.report("vllm-project/speculators#195", "C")
+@pytest.mark.parametrize(
+    ("inside", "outside", "fails"),
+    [
+        (0.1, 1.0, True),  # the mask's rule found the other role
+        (1.0, 0.1, False),  # as it should be
+        (0.5, 0.6, False),  # people's own text, of which the target would say about half
+        (0.95, 1.0, False),  # its own text on either side, all but as often: a prompt that it would say itself
+    ],
+)
+def test_a_mask_on_the_prompts_is_told_by_what_the_target_says(monkeypatch, inside, outside, fails):
+    draws = torch.Generator().manual_seed(0)
+    masks = [(torch.arange(41) >= 20 + i).long() for i in range(8)]
+    ids = torch.zeros(41, dtype=torch.int64)
+    samples = [SimpleNamespace(token_ids=ids, loss_mask=m) for m in masks]
+    own = [torch.rand(40, generator=draws) < torch.where(m[1:].bool(), inside, outside) for m in masks]
+    monkeypatch.setattr(text, "_said", lambda inv, asked, positions: [(~o).long() for o in own])
+    found = list(text._wrong_side(SimpleNamespace(judge=SimpleNamespace(head=object())), samples))
+    assert [f.id for f in found] == ["text.side"] * fails
+    if fails:
+        right, of = found[0].numbers["inside"]
+        assert (right, of) == (sum(int(o[m[1:].bool()].sum()) for o, m in zip(own, masks, strict=True)), sum(int(m.sum()) for m in masks))
+    assert not list(text._wrong_side(SimpleNamespace(judge=SimpleNamespace(head=None)), samples))

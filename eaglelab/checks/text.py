@@ -6,8 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from eaglelab.acceptance import ratios_apart
+from eaglelab.checks.replay import OWN_TEXT
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation, NotGiven
 
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from eaglelab.text import Frame
 
 EMPTY_THINK = re.compile(r"<think>\s*</think>")
+SIDE = 16
+"""Samples whose tokens are held against the target's choice, to see on which side of the mask its own text lies."""
 FEW = 4
 """Below this many samples, nothing is said of what they have in common."""
 DRAFTS_FROM = "An engine drafts from an answer's second token on: the first one comes from the target itself, at prefill."
@@ -47,15 +52,15 @@ def around_start(inv: Investigation) -> pd.DataFrame:
     from eaglelab.dumps import mask
 
     _need_masks(inv)
-    head = inv.judge.head
+    return mask.around_start(inv.samples, None if inv.judge.head is None else partial(_said, inv))
 
-    def said(samples: list[Any], positions: list[Any]) -> list[Any]:
-        from eaglelab.target.head import target_choice
 
-        states = inv.judge.states(samples, positions)
-        return list(target_choice(states, head.lm_head).cpu().split([len(p) for p in positions]))
+def _said(inv: Investigation, samples: list[Any], positions: list[Any]) -> list[Any]:
+    """What the target says after some positions of each sample, by its lm_head."""
+    from eaglelab.target.head import target_choice
 
-    return mask.around_start(inv.samples, said if head is not None else None)
+    states = inv.judge.states(samples, positions)
+    return list(target_choice(states, inv.judge.head.lm_head).cpu().split([len(p) for p in positions]))
 
 
 def mask_start(inv: Investigation) -> Start:
@@ -187,7 +192,7 @@ def shift(inv: Investigation) -> Iterator[Finding]:
     """Does the mask lie on the answers, or some tokens beside them?"""
     from eaglelab.dumps.mask import end_offsets
 
-    _need_masks(inv)
+    yield from _wrong_side(inv, _need_masks(inv)[:SIDE])
     start, known = _told_start(inv), frame(inv)
     ends = end_offsets(inv.samples, known.ends) if known else Counter()
     yield Finding(
@@ -206,6 +211,34 @@ def shift(inv: Investigation) -> Iterator[Finding]:
         else "Look at the text around the mask in notebook 01."
         + (" Was the mask made with another template or tokenizer, or moved to fit a trainer's rule?" if start.offset else "")
         + ("" if known else " `[target] tokenizer` names the tokenizer, whose template would decide."),
+    )
+
+
+def _wrong_side(inv: Investigation, samples: list[Any]) -> Iterator[Finding]:
+    """The mask lies on the prompts: what is outside is the target's own text (`OWN_TEXT`), and what is inside is so less often, beyond chance."""
+    import torch
+
+    if inv.judge.head is None or not samples:
+        return
+    said = _said(inv, samples, [torch.arange(len(s.token_ids) - 1) for s in samples])
+    counts: dict[bool, list[tuple[int, int]]] = {True: [], False: []}  # inside the mask or not -> (the target's own, all) of each sample
+    for sample, tokens in zip(samples, said, strict=True):
+        own, inside = tokens == sample.token_ids[1:], sample.loss_mask[1:].bool()  # [T - 1]
+        for side, rows in ((True, inside), (False, ~inside)):
+            counts[side].append((int(own[rows].sum()), int(rows.sum())))
+    (right, of), (outside, others) = (tuple(map(sum, zip(*counts[side], strict=True))) for side in (True, False))
+    own_outside, own_inside = outside >= OWN_TEXT * others, right >= OWN_TEXT * of
+    if not others or not of or not own_outside or own_inside or ratios_apart(counts[False], counts[True])[1] <= 0:
+        return
+    yield Finding(
+        id="text.side",
+        title=f"The loss mask lies on the prompts: the target itself says {outside / others:.0%} of what it leaves out, and {right / of:.0%} of what trains",
+        status=Status.FAIL,
+        claim="The loss mask marks the answers, and only them.",
+        evidence=f"By lm_head on the last states of {len(samples)} samples: {outside:,} of {others:,} tokens outside the mask are the target's own choice, "
+        f"{right:,} of {of:,} inside.",
+        numbers={"inside": [right, of], "outside": [outside, others]},
+        next="Does the mask's rule look for the right role? Mark the answers, and train again: this drafter learned the prompts.",
     )
 
 

@@ -258,12 +258,11 @@ def _across(reports: list[SampleHealth], fact: str, what: str, detail: str, seve
 
 
 def _duplicates(reports: list[SampleHealth]) -> list[Problem]:
+    """A few may be meant; where most samples repeat another one, the dump is not what its number of files says."""
     first: dict[str, str] = {}
-    return [
-        Problem(report.key, "duplicate sample", f"same tokens and same first state as {first[report.digest]}", WARNING)
-        for report in reports
-        if report.digest is not None and first.setdefault(report.digest, report.key) != report.key
-    ]
+    again = [r for r in reports if r.digest is not None and first.setdefault(r.digest, r.key) != r.key]
+    severity = ERROR if 2 * len(again) > len(reports) else WARNING
+    return [Problem(r.key, "duplicate sample", f"same tokens and same first state as {first[r.digest]}", severity) for r in again]
 
 
 def _digest(sample: Sample) -> str | None:

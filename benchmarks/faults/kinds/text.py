@@ -66,7 +66,7 @@ def mask_shifted(plan: Plan, strength: float, rng: Random) -> None:
     _masks(plan, lambda mask: torch.cat([mask.new_zeros(by), mask[:-by]]))
 
 
-@KINDS.kind("mask on the prompts", "text.shift text.mask replay.works", source="vllm-project/speculators#195")
+@KINDS.kind("mask on the prompts", "text.side text.shift", source="vllm-project/speculators#195")
 def mask_on_prompts(plan: Plan, strength: float, rng: Random) -> None:
     """The regular expression finds the wrong role."""
     retrain(plan, mask="prompt")
