@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -115,6 +116,11 @@ class Verdict:
     """All that were found, the largest effect on accept length first."""
     not_looked_at: tuple[str, ...] = ()
     """What the case lacks for checks that could say more, with the cheapest way to get each."""
+
+    @property
+    def paragraphs(self) -> list[str]:
+        """The text with each of several faults, what is said besides, and what is said of cost in a paragraph of its own."""
+        return re.split(r" (?=\(\d+\) (?:Wiring|Dump|Training|Engine|Cost): |Besides: |On cost: )", self.text)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -171,7 +171,7 @@ def test_what_is_recorded_travels_with_the_output(shown):
     notebook.record_result("wiring", {"dump": (3, 16, "final"), "share": np.array([0.5])})
     verdict, stored, result = shown.records
     assert verdict == {"kind": "verdict", "data": {"stage": "wiring", "confidence": "sure", "text": "Because", "changes": [
-        {"file": "f", "key": "k", "value": [1], "engine": None}]}}  # fmt: skip
+        {"file": "f", "key": "k", "value": [1], "engine": None}], "faults": [], "not_looked_at": []}}  # fmt: skip
     assert Finding.from_json(stored["data"]).numbers == {"x": None, "y": 3}
     assert result == {"kind": "result", "data": {"wiring": {"dump": [3, 16, "final"], "share": [0.5]}}}
     assert shown[1] == (None, None)  # a result is stored and not shown

@@ -14,6 +14,7 @@ from eaglelab.wiring import boundary_name
 
 if TYPE_CHECKING:
     from eaglelab.replay import Ranking, Replay
+    from eaglelab.replay.tree import TreeReplay
 
 SPLITS = {
     None: "Whether the drafter was trained on these samples is not said (`[dump] split`).",
@@ -433,9 +434,20 @@ def expected(inv: Investigation) -> Iterator[Finding]:
         todo = "Dump the target's own greedy answers, with their loss mask, and give `[target] path` so that its own choice is the judge."
     else:
         low, high = ratio_interval([sum(o.walk) for o in own.outcomes], [len(o.walk) for o in own.outcomes])
+        tree, no_tree = _tree(inv)
         title = (
-            f"With {steps} drafted step{'s' if steps != 1 else ''} this drafter should reach an accept length of {walk.accept_length:.2f}"
+            f"With {steps} drafted step{'s' if steps != 1 else ''}{' as a chain' if tree or no_tree else ''} this drafter should reach an accept "
+            f"length of {walk.accept_length:.2f}"
         )
+        if tree is not None:
+            title = (
+                f"With a tree of {tree.steps} steps, top-k {tree.topk} and {tree.num_draft_tokens} draft tokens this drafter should reach an accept "
+                f"length of {tree.accept_length:.2f}; a chain of as many steps {walk.accept_length:.2f}"
+            )
+            numbers["tree"] = {"accept_length": tree.accept_length, "topk": tree.topk, "num_draft_tokens": tree.num_draft_tokens}
+        elif no_tree:
+            title += f"; the launch line's tree cannot be replayed: {no_tree}"
+        evidence += "As a chain: " if tree is not None else ""
         evidence += (
             f"A greedy engine walking through this text would count {walk.accepted:,} accepted tokens in {walk.verify_steps:,} verify steps; "
             f"on other text like it, {1 + low:.2f} to {1 + high:.2f} (95 % by sample). {agree / n:.1%} of the text is the target's own choice."
@@ -444,6 +456,15 @@ def expected(inv: Investigation) -> Iterator[Finding]:
         todo = "Compare it with the server's `accept len` on the same prompts: below it, the engine feeds or computes something else."
     claim = "Accept length: tokens per verify pass, the bonus token included."
     yield Finding("replay.expected", title, Status.CANNOT_TELL if doubt else Status.PASS, claim, evidence, numbers, todo)
+
+
+def _tree(inv: Investigation) -> tuple[TreeReplay | None, str]:
+    """The launch line's own tree drafted along the answers, where it asks for one; else why it cannot be."""
+    try:
+        tree = inv.tree_replay()
+    except (NotGiven, ValueError) as reason:
+        return None, str(reason).splitlines()[0]
+    return (None, "") if tree is None else (tree, "") if tree.accept_length is not None else (None, "no answer is long enough")
 
 
 def _no_prediction(own: Replay) -> str:

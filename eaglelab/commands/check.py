@@ -77,13 +77,11 @@ def check_json(findings: list[Finding], said: Verdict, inv, cheap: bool = False,
 def told(said: Verdict) -> str:
     """The verdict for a terminal: each fault on a line of its own, the changes, what was not looked at."""
     sure = "" if said.confidence == said.stage else f" ({said.confidence})"
-    text = said.text
-    for place, fault in enumerate(said.faults, 1):
-        cost = "" if fault.effect is None else f"[costs about {fault.effect:.2f} of accept length] "
-        text = text.replace(f"({place}) {fault.text}", f"\n  ({place}) {cost}{fault.text}", 1)
-    for part in (" Besides: ", " On cost: "):
-        text = text.replace(part, f"\n  {part.strip()} ")
-    lines = [f"\nVerdict{sure}: {said.stage}", *(f"  {line.strip()}" for line in text.splitlines() if line.strip())]
+    costs = {f"({i})": f"[costs about {f.effect:.2f} of accept length] " for i, f in enumerate(said.faults, 1) if f.effect is not None}
+    lines = [f"\nVerdict{sure}: {said.stage}"]
+    for part in said.paragraphs:
+        number, _, rest = part.partition(" ")
+        lines.append(f"  {number} {costs[number]}{rest}" if number in costs else f"  {part}")
     lines += [f"  for {c.engine}: {c.key} = {c.value}" for c in said.changes]
     lines += ["Not looked at:", *(f"  - {line}" for line in said.not_looked_at)] if said.not_looked_at else []
     return "\n".join(lines)

@@ -190,7 +190,7 @@ def verdict(item: Verdict) -> str:
     return (
         f'<article class="el-verdict"><p class="el-finding-head"><span class="el-badge">verdict</span> '
         f'<strong>{text(item.stage)}</strong> <span class="el-unit">({text(item.confidence)})</span></p>'
-        f"<p>{prose(item.text)}</p>{changes(item.changes)}</article>"
+        f"{''.join(f'<p>{prose(part)}</p>' for part in item.paragraphs)}{changes(item.changes)}</article>"
     )
 
 

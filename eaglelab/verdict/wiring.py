@@ -54,7 +54,7 @@ def wiring_charge(by_id: ById, inv: Investigation | None) -> Charge | None:
             effect=effect_of(witnesses),
         )
     ground = "The drafter was trained on" if working else "The dump feeds"
-    words = f"Wiring: {match.next} {ground} boundaries {held} and {title} feeds it {fed}.{cost}{words_of_it}"
+    words = f"Wiring: {match.next} {ground} boundaries {held} (boundary b: what the target's first b layers put out) and {title} feeds it {fed}.{cost}{words_of_it}"
     words += (
         ""
         if works is None or works.status is not FAIL
