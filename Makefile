@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 CASE ?= data/example/case.toml
 export HF_HUB_OFFLINE := 1
 
-.PHONY: report test lab live live-all example bench pictures lint setup target oracles wheels clean
+.PHONY: report test lab live live-all example bench faults pictures lint setup target oracles wheels clean
 
 report: setup target
 	$(BIN)/eaglelab report $(CASE)
@@ -25,6 +25,15 @@ bench: setup
 	$(BIN)/python benchmarks/replay.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/loop.py
 	$(BIN)/python benchmarks/trace.py
+
+# Faults put into healthy cases, all worlds and kinds, into docs/faults and the README's table: about two hours of one core. It goes on where it was stopped;
+# `make faults FROZEN=COMMIT` says at which commit rules and thresholds were frozen before the held-out worlds were run.
+FAULTS := .cache/faults/run
+FROZEN ?= $(shell git rev-parse --short=10 HEAD)
+faults: setup target
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/faults/run.py --pairs 12 --out $(FAULTS)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/faults/run.py --pairs 12 --out $(FAULTS) --worlds held-out --frozen $(FROZEN)
+	$(BIN)/python benchmarks/faults/score.py $(FAULTS)/cases.csv --out docs/faults --readme README.md --frozen $(FROZEN)
 
 # The README's picture, from the example's verdict page; needs chromium.
 pictures: setup target

@@ -121,7 +121,9 @@ def wrong_and_sure(kinds: Iterable[Kind], seen: Seen) -> bool:
     right = frozenset().union(*(k.named_by for k in kinds))
     if seen.verdict.faults:
         return any(f.confidence == "sure" and not right & set(f.findings) for f in seen.verdict.faults)
-    return seen.verdict.confidence == "sure" and seen.verdict.stage not in (NONE, "cost") and not _rests_on(seen, right & seen.fails)
+    if seen.verdict.stage == NONE:
+        return bool(right) and seen.verdict.confidence == "sure"  # sure that nothing is wrong
+    return seen.verdict.confidence == "sure" and seen.verdict.stage != "cost" and not _rests_on(seen, right & seen.fails)
 
 
 def healthy_outcome(seen: Seen) -> str:
@@ -144,6 +146,22 @@ def same_server(one: Plan, other: Plan) -> bool:
 
 def _same_tensors(a: dict, b: dict) -> bool:
     return a.keys() == b.keys() and all(a[n].shape == b[n].shape and torch.equal(a[n].float(), b[n].float()) for n in a)
+
+
+def changed(one: Plan, other: Plan) -> bool:
+    """Whether two plans' cases differ in anything beyond rounding."""
+    said = ("slots", "config", "target_config", "engine", "launch", "sections", "claims", "log", "trainer", "files", "target", "told")
+    if any(getattr(one, name) != getattr(other, name) for name in said) or not _same_tensors(one.tensors, other.tensors):
+        return True
+    return len(one.samples) != len(other.samples) or not all(map(_same_sample, one.samples, other.samples))
+
+
+def _same_sample(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """Ids and mask equal, states within bf16's rounding (8 bits)."""
+    if a.keys() != b.keys() or len(a["hidden_states"]) != len(b["hidden_states"]):
+        return False
+    pairs = [(a["input_ids"], b["input_ids"]), (a["loss_mask"], b["loss_mask"]), *zip(a["hidden_states"], b["hidden_states"], strict=True)]
+    return all(x.shape == y.shape and torch.allclose(x.float(), y.float(), rtol=2**-7, atol=1e-6) for x, y in pairs)
 
 
 def effect(plain: list[tuple[int, int]], spoilt: list[tuple[int, int]]) -> tuple[float, float, float]:
@@ -203,7 +221,7 @@ class Bench:
             row = self._row(
                 seen, names, kind.name, kind.cls, job.strength, outcome(kind, seen), kind.named_by, wrong_and_sure(job.kinds, seen)
             )
-            yield row | (_input() if moved is None else _moved(*moved))
+            yield row | (_input(changed(self.base, plan)) if moved is None else _moved(*moved))
 
     def _place(self, name: str) -> Path | None:
         return None if self.keep is None else self.keep / f"{self.world.kind}-{self.world.seed}" / name.replace("/", "_")
@@ -235,9 +253,9 @@ class Bench:
         }
 
 
-def _input() -> dict[str, Any]:
+def _input(differs: bool) -> dict[str, Any]:
     """A fault of what the case says or of what was trained on: the server runs as before, and what is wrong is in the input."""
-    return {"effect": "input", "above_noise": 1}
+    return {"effect": "input", "above_noise": int(differs)}
 
 
 def _moved(difference: float, low: float, high: float) -> dict[str, Any]:

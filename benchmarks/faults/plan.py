@@ -45,6 +45,8 @@ class World:
     trained_texts: list[Tensor] = field(default_factory=list)
     """What the drafter was trained on; empty where it is not at hand."""
     trained_prompts: list[int] = field(default_factory=list)
+    beyond: list[Tensor] = field(default_factory=list)
+    """Of each text the tokens that the target would write next: the last verify pass of an answer looks at some. Empty: not known."""
 
 
 @dataclass

@@ -32,17 +32,20 @@ class Known:
     device, path = torch.device("cpu"), Path("known")
 
     def __init__(self, world: World, text: int) -> None:
-        self.ids, self.states, self.filled = world.texts[text], world.states[text], 0
-        self.size = int(max(t.max() for t in world.texts)) + 1
+        beyond = world.beyond[text] if world.beyond else world.texts[text][:0]
+        self.ids, self.states, self.filled = torch.cat([world.texts[text], beyond]), world.states[text], 0
+        self.rows = len(world.texts[text])
+        self.size = int(max(t.max() for t in (*world.texts, *world.beyond))) + 1
 
     def reset(self) -> None:
         self.filled = 0
 
     def forward(self, token_ids: Tensor, wiring: Sequence[Boundary] = (), *, last: bool = False) -> tuple[Tensor, list[Tensor]]:
         """As `CachedTarget.forward`: logits that are 1 for the text's next token, and the states."""
-        rows = (self.filled + torch.arange(len(token_ids))).clamp(max=len(self.ids) - 1)
+        rows = self.filled + torch.arange(len(token_ids))
         self.filled += len(token_ids)
         following = self.ids[(rows + 1).clamp(max=len(self.ids) - 1)]
+        rows = rows.clamp(max=self.rows - 1)  # no draft is fed what lies behind the text
         logits = torch.nn.functional.one_hot(following, self.size).float()  # [R, V]
         return logits[-1:] if last else logits, [self.states[b][rows].float() for b in wiring]
 

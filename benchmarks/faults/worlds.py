@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("EAGLELAB_FAULTS_CACHE", ROOT / ".cache" / "faults"))
 EXAMPLE = ROOT / "data" / "example"
 HELD_OUT, TRAINED, LENGTHS = 16, 160, (56, 64, 72)
+BEYOND = 8
 ENGINES = {"llama": ("sglang", "0.5.23"), "qwen3": ("sglang", "0.5.23"), "deepseek": ("sglang", "0.5.23"), "gemma": ("sglang", "0.5.13")}
 """A healthy case's engine. SGLang captures Gemma 3 from 0.5.12 on, and without the residual from 0.5.17 on."""
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -68,6 +69,7 @@ def make_world(kind: str, seed: int = 0, updates: int = targets.UPDATES) -> Worl
         engine=ENGINES[kind],
         trained_texts=trained,
         trained_prompts=texts["trained_prompts"],
+        beyond=[targets.greedy(model, [t.tolist()], len(t) + BEYOND)[0][len(t) :] for t in held],
     )
 
 
