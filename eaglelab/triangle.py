@@ -20,6 +20,9 @@ CLOSE = 0.02
 """Relative difference up to which they are called equal even where the interval is narrower: bf16, and the cut last step of an answer."""
 WEAK = 0.2
 """Step-0 acceptance below which a drafter gains next to nothing: public ones are at 0.6 to 0.8."""
+HALF = 0.5
+"""Share of the drafted tokens' gain below which a server on unknown text is not merely asked harder questions, as a split that costs half of a
+trainer's number is called none (`training.metric`): a convention, on the careful side."""
 TRAINER, REPLAY, SERVER = "trainer", "replay", "server"
 HOW = {
     TRAINER: "`[training] metrics` names the trainer's log",
@@ -142,6 +145,7 @@ def triangulate(
     counted_again: Side | None = None,
     served_less: tuple[float, float, float] | None = None,
     dumped: Corner | None = None,
+    same_text: bool = True,
     worth: float | None = None,
 ) -> Triangle:
     """Locate the gap. Raises ValueError for fewer than two corners.
@@ -164,7 +168,8 @@ def triangulate(
     if trainer and replay:
         sides.append(counted_again or _side(trainer, replay, _between(trainer, replay)))
     if replay and server:
-        sides.append(Side("engine", *_floor(served_less, replay)) if served_less else _side(replay, server, "engine"))
+        side = Side("engine", *_floor(served_less, replay)) if served_less else _side(replay, server, "engine")
+        sides.append(replace(side, known=same_text or served_less is not None or _no_prompts_cost_that(replay, server)))
     if replay and dumped is not None:
         sides.append(replace(_side(dumped.cut(steps) if steps else dumped, replay, "training"), why=_of_text(dumped, replay)))
     if trainer and server and not replay:
@@ -195,6 +200,12 @@ def _side(more: Corner, less: Corner, name: str) -> Side:
     return Side(name, one - other, one - other - half, one - other + half, "accept length" if same else "step-0 acceptance", known)
 
 
+def _no_prompts_cost_that(replay: Corner, server: Corner) -> bool:
+    """Other prompts than the dump's may be harder, and on its training data a drafter is better than on any: only where the replay was on held-out
+    data, and the server keeps less than half of what is gained there, do prompts not explain it."""
+    return replay.split == "heldout" and server.accept_length - 1 < HALF * (replay.accept_length - 1)
+
+
 def _floor(less: tuple[float, float, float], replay: Corner) -> tuple[float, float, float]:
     """A difference within CLOSE is none, however narrow its interval."""
     gap, low, high = less
@@ -213,7 +224,8 @@ def _located(
     if sure:
         return sure[0].name, _words(sure[0], trainer, replay, server)
     if lost:
-        return "cannot tell", f"{_apart(trainer, replay or server)}: {_whether(lost[0])}"
+        pair = (replay, server) if lost[0].name == "engine" else (trainer, replay or server)
+        return "cannot tell", f"{_apart(*pair)}: {_whether(lost[0])}"
     reached = server or replay
     weak = replay or trainer
     low = worth is not None and reached.accept_length < worth
@@ -251,4 +263,6 @@ def _apart(one: Corner | None, other: Corner | None) -> str:
 def _whether(side: Side) -> str:
     if side.name == "dump or engine":
         return "whether dump or engine loses it, the replay would say"
+    if side.name == "engine":
+        return "whether the engine loses it or the server answers harder prompts cannot be told: nobody knows whose text it is"
     return "whether the dump is at fault or only the data differ cannot be told while a split is not known"

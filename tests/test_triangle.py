@@ -121,6 +121,16 @@ def test_what_breaks_even_decides_whether_as_trained_is_enough():
     assert (triangulate(*corners, worth=1.5).gap, triangulate(*corners, worth=2.4).gap) == ("none", "training")
 
 
+@pytest.mark.parametrize(
+    ("split", "served", "gap"),
+    [("heldout", 0.1, "engine"), ("heldout", 0.4, "cannot tell"), ("train", 0.1, "cannot tell"), (None, 0.1, "cannot tell")],
+)
+def test_on_text_of_nobody_knows_whom_only_a_gross_loss_is_the_engines(split, served, gap):
+    found = triangulate(None, Corner(REPLAY, chain(0.6, 3), split=split), Corner(SERVER, chain(served, 3)), same_text=False)
+    assert found.gap == gap
+    assert "harder prompts" in found.why or gap == "engine"
+
+
 def test_fewer_than_two_corners_are_refused():
     with pytest.raises(ValueError, match=r"needs two of trainer, replay and server .* got none"):
         triangulate(Corner(TRAINER), None, None)

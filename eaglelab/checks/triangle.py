@@ -218,7 +218,7 @@ def _replay_and_server(inv: Investigation) -> dict[str, Any]:
                     "dumped": _of_dump(inv) if elsewhere else None,
                 }
     except NotGiven:
-        return {REPLAY: None, SERVER: _total(reached)}
+        return {REPLAY: None, SERVER: _total(reached), "same_text": False}
     return {REPLAY: _of_dump(inv), SERVER: _total(reached)}
 
 
