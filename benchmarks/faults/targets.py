@@ -60,6 +60,10 @@ def train_target(kind: str, seed: int, folder: Path, updates: int = UPDATES) -> 
     model_type, config = KINDS[kind]
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[model_type](**config), attn_implementation="eager").float().train()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "norm" in name:  # gains as uneven as those of real models: with even ones a second norm, or none, would change nothing
+                weight.uniform_(0.4, 1.8).sub_(1.0 if kind == "gemma" else 0.0)
     language, r = Language(seed), random.Random(seed)
     adam = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
     for update in range(updates):
