@@ -62,8 +62,8 @@ def test_two_configs_a_launch_line_and_an_engine_are_enough(world, tmp_path):
     assert by_id["wiring.engine"].title == "SGLang 0.5.23 feeds boundaries [0, 3, 5] with served.json"
     assert by_id["wiring.engine"].status is PASS
     absent = {i: f for i, f in by_id.items() if f.status is NOT_GIVEN}
-    served = {c.id for c in CHECKS if c.id.startswith("served.")} - {"served.acceptance"}  # one finding says that nothing served is given
-    told = {"wiring.engine", "wiring.versions", "config", "context.rope", "wiring.claims", "flags", "engine.known"}
+    served = {c.id for c in CHECKS if c.id.startswith("served.")} - {"served.acceptance", "served.variant"}  # one finding says that nothing served is given
+    told = {"wiring.engine", "wiring.versions", "config", "context.rope", "wiring.claims", "flags", "engine.known", "dump.images"}
     assert set(absent) == {c.id for c in CHECKS} - told - served
     assert "[dump] path" in absent["dump.health"].next
     assert absent["dump.health"].title == "Are the dump's files whole? Not given: a dump"
@@ -99,7 +99,7 @@ def test_without_embedding_rows_the_replay_is_not_given(world, tmp_path):
 # -- a case with nothing wrong, and the exit codes -----------------------------------------------------------------------------------
 
 
-UNGIVEN = ("text.", "drafter.vocabulary.other", "training.", "served.", "timing.", "cost.", "flags", "errors")
+UNGIVEN = ("text.", "drafter.vocabulary.other", "training.", "served.", "timing.", "cost.", "flags", "errors", "triangle")
 """Checks of inputs that the tiny case does not have."""
 
 

@@ -81,7 +81,7 @@ def _without_d2t(inv: Investigation, held: VocabularyMap | None, numbers: dict[s
         status=Status.FAIL,
         claim=CLAIM,
         evidence="No d2t in the checkpoint." + "".join(f" {c.engine} {c.text}." for c in does),
-        numbers=numbers | {"t2d": "stored" if held is not None else "not stored"},
+        numbers=numbers | {"kind": "absent", "t2d": "stored" if held is not None else "not stored"},
         next="t2d is there: d2t is nonzero(t2d) minus arange; write it into the checkpoint."
         if from_t2d
         else "Export d2t from the training run.",

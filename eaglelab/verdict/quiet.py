@@ -8,7 +8,10 @@ from eaglelab.acceptance import FEW_SAMPLES
 from eaglelab.findings import Finding, Status, Verdict
 from eaglelab.investigation import Investigation
 from eaglelab.verdict.charge import PASS
-from eaglelab.verdict.rules import settled
+from eaglelab.verdict.rules import matches, settled
+
+PATTERNS = ("lost.*", "context.*", "training.course", "served.caches")
+"""Findings that describe where acceptance is lost; open, they leave no doubt of what the others say."""
 
 
 def no_fault(
@@ -20,7 +23,9 @@ def no_fault(
     only: tuple[str, ...] = (),
 ) -> Verdict:
     questions = [f for f in by_id.values() if f.status is Status.CANNOT_TELL and f.id not in settled(by_id)]
-    missing = [f for f in by_id.values() if f.status is Status.NOT_GIVEN and not f.id.startswith(("served.", "flags"))]
+    missing = [
+        f for f in by_id.values() if f.status is Status.NOT_GIVEN and not f.id.startswith(("served.", "flags", "errors", "triangle"))
+    ]
     right = _passes(by_id, "wiring.match")
     aside = "".join(f" {r}" for r in remarks)
     if labels:
@@ -53,8 +58,8 @@ def _none_found(
         if served is not None and served.status is PASS
         else "A lower accept length is made elsewhere; a good one that is slow is a matter of cost."
     )
-    # That there is nothing to hold a mask against is no sign against it.
-    doubts = [f for f in questions if f.id != "text.shift" or f.numbers.get("by", "error")]
+    # That there is nothing to hold a mask against is no sign against it; nor is it one that a pattern of losses cannot be made out.
+    doubts = [f for f in questions if (f.id != "text.shift" or f.numbers.get("by", "error")) and not matches(f, PATTERNS)]
     few = samples is not None and samples < FEW_SAMPLES
     return Verdict("none found", "likely" if doubts or few else "sure", text + (f" Still open: {open_}." if open_ else ""))
 
