@@ -219,7 +219,7 @@ def _replay_and_server(inv: Investigation) -> dict[str, Any]:
                 }
     except NotGiven:
         return {REPLAY: None, SERVER: _total(reached), "same_text": False}
-    return {REPLAY: _of_dump(inv), SERVER: _total(reached)}
+    return {REPLAY: _of_dump(inv), SERVER: _total(reached), "same_text": False}
 
 
 def _of_dump(inv: Investigation) -> Corner | None:
