@@ -251,6 +251,7 @@ def test_a_variant_witnesses_the_fault_that_it_names():
 
 def test_not_looked_at_names_what_is_open_and_not_what_is_settled():
     absent = [
+        finding("dump.health", PASS),
         finding("served.acceptance", Status.NOT_GIVEN, next="Record a server."),
         finding("served.text", Status.NOT_GIVEN, next="Record a server."),
         finding("timing.phases", Status.NOT_GIVEN, next="Record a trace."),
@@ -261,6 +262,11 @@ def test_not_looked_at_names_what_is_open_and_not_what_is_settled():
     well = verdict([match(PASS), WORKS, *absent]).not_looked_at
     assert well[-1] == "Where the milliseconds go: Record a trace."
     assert len(well) == 3  # the same input once
+
+
+def test_cheap_checks_say_that_the_dump_was_not_looked_at():
+    unseen = verdict([finding("wiring.engine", PASS)]).not_looked_at
+    assert unseen == ("Dump, target and replay: run `eaglelab check CASE` without --cheap.",)
 
 
 def test_a_few_checks_that_were_asked_for_say_nothing_of_the_rest():

@@ -36,6 +36,8 @@ def not_looked_at(by_id: Mapping[str, Finding], said: Verdict, only: tuple[str, 
         return (f"Everything but {', '.join(only)}: run `eaglelab check CASE` without --only.",)
     sure = {f.stage for f in said.faults if f.confidence == "sure"}
     found: dict[str, str] = {}
+    if by_id and "dump.health" not in by_id:
+        found["cheap"] = "Dump, target and replay: run `eaglelab check CASE` without --cheap."
     for question, ids, stages in ASKS:
         if set(stages) <= sure or (stages == ("cost",) and said.faults):
             continue
