@@ -67,6 +67,7 @@ UPSTREAM = (
         explains=("drafter.vocabulary.coverage", *FITS),
     ),
     Rule("training", ("drafter.embedding",), agree=(*WORKS, "served.variant=weights"), contradicted=WORKS),
+    Rule("dump", ("text.side",), agree=WORKS, explains=("drafter.vocabulary.coverage", "text.shift", "text.mask", *FITS)),
     Rule("training", ("drafter.vocabulary.coverage",)),
     Rule("dump", ("wiring.anomalies", "dump.last_state"), agree=WORKS, explains=("dump.health", *FITS)),
     Rule("dump", ("text.mask",), explains=("dump.health", *FITS)),
