@@ -43,7 +43,7 @@ def plans(tmp_path_factory):
     def make(kind):
         folder = MAKERS[kind](tmp_path_factory.mktemp(kind) / "target", vocab_size=VOCAB, hidden_size=HIDDEN, num_hidden_layers=LAYERS)
         words, draws = Language(0), Random(0)
-        prompts = [words.prompt(draws) for _ in range(6)]
+        prompts = [words.prompt(draws) for _ in range(4)]
         texts = [torch.tensor(p + words.answer(p, 24)) for p in prompts]
         model = load_target(folder)
         states = states_of(model, texts)
@@ -122,7 +122,7 @@ def test_at_least_45_kinds_over_all_classes():
 def test_sources_are_public_threads_or_commits():
     for kind in KINDS:
         assert not kind.source or re.fullmatch(r"(\S+/)?\S+(#\d+|@[0-9a-f]{7,})", kind.source), kind.name
-    assert sum(bool(k.source) for k in KINDS) > 0.85 * len(KINDS)
+    assert sum(bool(k.source) for k in KINDS) >= 45
 
 
 @cache
@@ -151,11 +151,10 @@ def test_a_kind_changes_the_plan_and_not_its_world(plans, kind):
     for plan in map(plans, MAKERS):
         world = _plain(replace(plan.world, train=None))
         try:
-            for strength in (0.0, 1.0):
-                first, again = injected(plan, kind, strength), injected(plan, kind, strength)
-                changed = {part for part, text in print_of(first).items() if text != print_of(plan)[part]}
-                assert changed, "nothing changed"
-                assert print_of(first) == print_of(again)
+            for strength, again in ((1.0, True), (0.0, False)):
+                first = print_of(injected(plan, kind, strength))
+                assert first != print_of(plan)
+                assert not again or first == print_of(injected(plan, kind, strength))
         except Inapplicable:
             continue
         finally:

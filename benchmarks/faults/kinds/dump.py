@@ -88,7 +88,7 @@ def rotated(plan: Plan, strength: float, rng: Random) -> None:
     each_slot(plan, lambda states: states.float() @ q)
 
 
-@KINDS.kind("dump with permuted channels", ANOMALY, source="vllm-project/vllm-ascend#6914")
+@KINDS.kind("dump with permuted channels", ANOMALY)
 def permuted(plan: Plan, strength: float, rng: Random) -> None:
     order = torch.randperm(plan.samples[0]["hidden_states"][0].shape[1], generator=generator(rng))
     each_slot(plan, lambda states: states[:, order])
@@ -110,13 +110,13 @@ def _as_long(states: Tensor, rows: int) -> Tensor:
     return states.repeat(-(-rows // len(states)), 1)[:rows].clone()
 
 
-@KINDS.kind("states one row late", ANOMALY, source="sgl-project/SpecForge#885")
+@KINDS.kind("states one row late", ANOMALY)
 def one_row_late(plan: Plan, strength: float, rng: Random) -> None:
     by = rng.choice([-1, 1])
     each_slot(plan, lambda states: states.roll(by, dims=0), range(len(plan.slots)))
 
 
-@KINDS.kind("padding kept and trained", "dump.health text.mask text.faults", source="vllm-project/speculators#184")
+@KINDS.kind("padding kept and trained", "dump.health text.mask text.faults")
 def padding(plan: Plan, strength: float, rng: Random) -> None:
     """Rows behind the text, filled up with zeros to the batch's longest, and the mask reaches over them."""
     longest = max(len(s["input_ids"]) for s in plan.samples) + round(between(strength, 4, 24))
@@ -127,7 +127,7 @@ def padding(plan: Plan, strength: float, rng: Random) -> None:
         sample["hidden_states"] = [torch.cat([h, h.new_zeros(more, h.shape[1])]) for h in sample["hidden_states"]]
 
 
-@KINDS.kind("truncated files", "dump.health", source="sgl-project/SpecForge#295")
+@KINDS.kind("truncated files", "dump.health")
 def truncated(plan: Plan, strength: float, rng: Random) -> None:
     """A full disk: files that end in the middle."""
     chosen = _some(plan, strength, rng)
@@ -165,7 +165,7 @@ def tuned_target(plan: Plan, strength: float, rng: Random) -> None:
     _states_by(plan, model)
 
 
-@KINDS.kind("states of a quantised target", "wiring.target wiring.anomalies", source="vllm-project/vllm-ascend#6445", needs="target")
+@KINDS.kind("states of a quantised target", "wiring.target wiring.anomalies", needs="target")
 def quantised_states(plan: Plan, strength: float, rng: Random) -> None:
     """The dump was made with a target of few bits, the case names the one in full precision."""
     model = load_target(plan.world.folder)
@@ -189,7 +189,7 @@ def _states_by(plan: Plan, model: Any) -> None:
         sample["hidden_states"] = [states[b].to(h.dtype) for b, h in zip(plan.slots, sample["hidden_states"], strict=True)]
 
 
-@KINDS.kind("captured without the residual", ANOMALY, source="sgl-project/sglang#19689")
+@KINDS.kind("captured without the residual", ANOMALY)
 def without_residual(plan: Plan, strength: float, rng: Random) -> None:
     """A capture in front of the fused add and norm: each slot is what its layer adds."""
     if not all(isinstance(b, int) and b > 0 for b in plan.slots[:-1]):

@@ -39,7 +39,7 @@ def small_tree(plan: Plan, strength: float, rng: Random) -> None:
     plan.server = None
 
 
-@KINDS.kind("no algorithm on the line", "flags.off", source="sgl-project/sglang#3883")
+@KINDS.kind("no algorithm on the line", "flags.off")
 def no_algorithm(plan: Plan, strength: float, rng: Random) -> None:
     need_sglang(plan)
     unflag(plan, "--speculative-algorithm")

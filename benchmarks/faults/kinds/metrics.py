@@ -26,14 +26,14 @@ def top_k(plan: Plan, strength: float, rng: Random) -> None:
     _printed(plan, [high, high - 0.01, high - 0.02])
 
 
-@CONFUSED.kind("drafted tokens counted as output", "cost.worth", source="vllm-project/vllm#52536", needs="table")
+@CONFUSED.kind("drafted tokens counted as output", "cost.worth", needs="table")
 def drafted_counted(plan: Plan, strength: float, rng: Random) -> None:
     """The benchmark counts what was drafted, not what was accepted: it seems faster than the accept length allows."""
     length, over = 2.1, between(strength, 1.15, 1.9)
     measured(plan, [(1, 0, 0, 0, 88.8, None), (1, 3, 1, 4, 88.8 * length * over, length)], rng)
 
 
-@CONFUSED.kind("log and counters of two runs", "served.log.counters", source="SafeAILab/EAGLE#113", needs="recording")
+@CONFUSED.kind("log and counters of two runs", "served.log.counters", needs="recording")
 def two_runs(plan: Plan, strength: float, rng: Random) -> None:
     """The log is of a server that ran another drafter, or a tree."""
     need_sglang(plan)

@@ -45,7 +45,7 @@ def other_domain(plan: Plan, strength: float, rng: Random) -> None:
         prompt = words.prompt(rng)
         prompts.append(prompt[:2] + [t for _ in range(more) for t in [rng.choice(prompt[2:-3])]] + prompt[2:])
     model = load_target(world.folder)
-    texts = [greedy(model, [p], len(p) + 48)[0] for p in prompts]
+    texts = greedy(model, prompts, max(map(len, prompts)) + 40)
     other = replace(world, texts=texts, prompts=[len(p) for p in prompts], states=states_of(model, texts))
     _recorded(plan, other, dumped=False)
 

@@ -34,7 +34,7 @@ def _another_target(plan: Plan, name: str, change: Any) -> None:
     plan.server.target = folder
 
 
-@QUANTISED.kind("served target of few bits", OTHER, source="vllm-project/vllm-ascend#6445", needs="recording")
+@QUANTISED.kind("served target of few bits", OTHER, needs="recording")
 def few_bits(plan: Plan, strength: float, rng: Random) -> None:
     bits = 4 if strength < 0.6 else 3
     _another_target(plan, f"{bits}bit", lambda model: round_weights(model, bits))

@@ -43,14 +43,14 @@ def no_head(plan: Plan, strength: float, rng: Random) -> None:
     put(plan, "lm_head.weight", None, random_like(head, rng))
 
 
-@KINDS.kind("norm weights missing", UNTRAINED, source="sgl-project/sglang#32226")
+@KINDS.kind("norm weights missing", UNTRAINED)
 def no_norms(plan: Plan, strength: float, rng: Random) -> None:
     """The file lacks a norm, which keeps its ones."""
     name = rng.choice([n for n in plan.tensors if n.endswith("norm.weight")])
     put(plan, name, None, torch.ones_like(plan.tensors[name]))
 
 
-@KINDS.kind("tensors of another name", UNTRAINED, source="vllm-project/vllm#18906")
+@KINDS.kind("tensors of another name", UNTRAINED)
 def other_names(plan: Plan, strength: float, rng: Random) -> None:
     """Exported with the training wrapper's prefix: engines find nothing of the layer."""
     for name in [n for n in plan.tensors if n.startswith("midlayer.")]:
@@ -70,7 +70,7 @@ def random_embedding(plan: Plan, strength: float, rng: Random) -> None:
         plan.server.tensors = dict(plan.tensors)
 
 
-@KINDS.kind("fc's columns in another order", "replay.order", source="SafeAILab/EAGLE#239")
+@KINDS.kind("fc's columns in another order", "replay.order")
 def fc_order(plan: Plan, strength: float, rng: Random) -> None:
     """A conversion that concatenates the slots otherwise than the training did."""
     parts = blocks(need(plan, "fc.weight"), len(plan.world.trained_on))
@@ -112,7 +112,7 @@ def counted_map(plan: Plan, strength: float, rng: Random) -> None:
     _map(plan, torch.arange(len(need(plan, "d2t"))))
 
 
-@KINDS.kind("d2t of another corpus", "drafter.vocabulary.other replay.choices", source="NVIDIA-NeMo/Automodel#2447")
+@KINDS.kind("d2t of another corpus", "drafter.vocabulary.other replay.choices")
 def other_corpus(plan: Plan, strength: float, rng: Random) -> None:
     """The map is made again from other text before the export: sound by itself, and not the one of lm_head. The run's own is at hand."""
     d2t, size = need(plan, "d2t"), plan.config["vocab_size"]

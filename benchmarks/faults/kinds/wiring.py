@@ -167,7 +167,7 @@ def id_left_out(plan: Plan, strength: float, rng: Random) -> None:
     plan.server = None
 
 
-@KINDS.kind("slots dumped in another order", FED + " replay.order", source="SafeAILab/EAGLE#239")
+@KINDS.kind("slots dumped in another order", FED + " replay.order")
 def another_order(plan: Plan, strength: float, rng: Random) -> None:
     """The dump has two slots the other way round, and the drafter was trained on it so; engines concatenate in layer order."""
     p, q = rng.choice([(0, 1), (1, 2), (0, 2)])
@@ -189,7 +189,7 @@ def other_layers(plan: Plan, strength: float, rng: Random) -> None:
         plan.slots[slot] = boundary
 
 
-@KINDS.kind("a slot dumped twice", "wiring.anomalies dump.health wiring.match", source="sgl-project/sglang#20492")
+@KINDS.kind("a slot dumped twice", "wiring.anomalies dump.health wiring.match")
 def slot_twice(plan: Plan, strength: float, rng: Random) -> None:
     """One layer's states in two slots, and the drafter learned from them."""
     p, q = rng.sample(range(len(plan.world.trained_on)), 2)
