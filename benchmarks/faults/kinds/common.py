@@ -208,7 +208,15 @@ def hold(plan: Plan, slot: int, boundary: Boundary) -> None:
     """Slot `slot` of the dump holds another boundary."""
     for sample in plan.samples:
         held = sample["hidden_states"]
-        held[slot] = plan.world.states[text_of(plan, sample)][boundary].to(held[slot].dtype).clone()
+        held[slot] = state(plan, sample, boundary).to(held[slot].dtype).clone()
+
+
+def state(plan: Plan, sample: dict[str, Any], boundary: Boundary) -> Tensor:
+    """[T, H] of a sample's text. Raises Inapplicable where the world does not have it (the example has four boundaries)."""
+    held = plan.world.states[text_of(plan, sample)]
+    if boundary not in held:
+        raise Inapplicable(f"the world has no states at {boundary}")
+    return held[boundary]
 
 
 def orthogonal(width: int, rng: Random) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from faults.kinds.common import Family, between, each_slot, generator, hold, last_boundary, orthogonal, retrain, text_of
+from faults.kinds.common import Family, between, each_slot, generator, hold, last_boundary, orthogonal, retrain, state
 from faults.plan import Inapplicable, Plan
 from faults.targets import load_target, states_of
 
@@ -195,6 +195,6 @@ def without_residual(plan: Plan, strength: float, rng: Random) -> None:
     if not all(isinstance(b, int) and b > 0 for b in plan.slots[:-1]):
         raise Inapplicable("a slot is no layer's output")
     for sample in plan.samples:
-        states = plan.world.states[text_of(plan, sample)]
         for slot, boundary in enumerate(plan.slots[:-1]):
-            sample["hidden_states"][slot] = (states[boundary] - states[boundary - 1]).to(sample["hidden_states"][slot].dtype)
+            added = state(plan, sample, boundary) - state(plan, sample, boundary - 1)
+            sample["hidden_states"][slot] = added.to(sample["hidden_states"][slot].dtype)
