@@ -120,7 +120,7 @@ class Verdict:
     @property
     def paragraphs(self) -> list[str]:
         """The text with each of several faults, what is said besides, and what is said of cost in a paragraph of its own."""
-        return re.split(r" (?=\(\d+\) (?:Wiring|Dump|Training|Engine|Cost): |Besides: |On cost: )", self.text)
+        return re.split(r" (?=\(\d+\) (?:Wiring|Dump|Training|Engine|Cost): |Besides: |On cost: |The command: `)", self.text)
 
     def to_json(self) -> dict[str, Any]:
         return {

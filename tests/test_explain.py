@@ -117,6 +117,21 @@ def test_only_with_what_names_no_check(capsys, only):
     assert "\x1b" not in err
 
 
+def test_cheap_leaves_nothing_of_what_was_asked(capsys):
+    code, _, err = said(capsys, EXAMPLE, "--only", "replay.works,replay.order", "--cheap")
+    assert code == 2
+    assert "--cheap leaves out all that --only names (replay.order, replay.works)" in err
+    out = said(capsys, EXAMPLE, "--only", "wiring,wiring", "--cheap")[1]
+    assert "Looked at wiring.engine, wiring.versions only" in out
+    assert "Looked at wiring.engine only" in said(capsys, EXAMPLE, "--only", "wiring.engine,wiring.engine")[1]
+
+
+def test_a_family_is_listed(capsys):
+    lines = said(capsys, "--explain", "served")[1].splitlines()
+    assert len(lines) > 8
+    assert all(line.startswith("served.") for line in lines)
+
+
 def test_only_chooses_checks_families_and_what_a_check_makes_beside():
     assert chosen("replay.works") == {"replay.works"}
     assert {"wiring.engine", "wiring.dump", "wiring.match"} <= chosen("wiring")

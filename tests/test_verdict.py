@@ -77,7 +77,8 @@ def told(failing, said):
 def test_values_and_replay_are_sure_and_each_alone_is_not():
     both = verdict([match(), replayed(), WORKS])
     assert (both.stage, both.confidence) == ("wiring", "sure")
-    assert both.text.startswith("Wiring: Set the ids.")
+    assert both.text.startswith("Wiring: SGLang 0.5.23 feeds the drafter boundaries [0, 3, 16], and the drafter was trained on [3, 16, 28]")
+    assert ". Set the ids. " in both.text
     assert "Two independent witnesses agree: the states' values and the replay." in both.text
     assert [(c.key, c.value) for c in both.changes] == [("eagle_config.eagle_aux_hidden_state_layer_ids", [2, 15, 27])]
     assert verdict([match(), WORKS]).confidence == "likely"

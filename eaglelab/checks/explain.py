@@ -112,8 +112,8 @@ def chosen(text: str) -> frozenset[str]:
 def _unknown(id: str) -> str:
     known = [*entries(), *(c.id for c in CHECKS), *sorted({c.id.split(".")[0] for c in CHECKS})]
     near = difflib.get_close_matches(id, known, n=3, cutoff=0.5)
-    nearest = f"; did you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
-    return f"no check and no finding is called {id!r}{nearest} `eaglelab check --explain` lists all"
+    nearest = f"; did you mean {' or '.join(dict.fromkeys(near))}?" if near else ";"
+    return f"no check and no finding is called {id[:80]!r}{nearest} `eaglelab check --explain` lists all"
 
 
 def reference() -> str:

@@ -42,10 +42,9 @@ def run(args: argparse.Namespace) -> int:
     if args.case is None:
         raise ValueError(NO_CASE)
     from eaglelab.checks import run_checks
-    from eaglelab.checks.explain import chosen
     from eaglelab.verdict import verdict
 
-    only = None if args.only is None else chosen(args.only)
+    only, asked = (None, []) if args.only is None else _asked(args.only, args.cheap)
     inv = investigation(args)
     findings: list[Finding] = []
     said_before: set[str] = set()
@@ -53,13 +52,28 @@ def run(args: argparse.Namespace) -> int:
         findings.append(finding)
         if not args.json:
             print_finding(finding, said_before)
-    said = verdict(findings, inv, only=[] if only is None else args.only.replace(" ", "").strip(",").split(","))
+    said = verdict(findings, inv, only=asked)
     if args.json:
         print_json(check_json(findings, said, inv, cheap=args.cheap, only=only is not None))
     else:
         print(visible(told(said)))
     code = exit_code(findings)
     return 3 if code == 0 and said.stage == "cannot tell" else code
+
+
+def _asked(text: str, cheap: bool) -> tuple[frozenset[str], list[str]]:
+    """(checks to run, what the verdict then speaks of): as it was asked, or check by check where --cheap leaves some out."""
+    from eaglelab.checks import CHECKS
+    from eaglelab.checks.explain import chosen
+
+    only = chosen(text)
+    ran = [c.id for c in CHECKS if c.id in only and (not cheap or c.cost in CHEAP)]
+    if not ran:
+        raise ValueError(
+            f"--cheap leaves out all that --only names ({', '.join(sorted(only))}): they read dump or target; run without --cheap"
+        )
+    asked = list(dict.fromkeys(filter(None, (part.strip() for part in text.split(",")))))
+    return only, asked if len(ran) == len(only) else ran
 
 
 def check_json(findings: list[Finding], said: Verdict, inv, cheap: bool = False, only: bool = False) -> dict[str, Any]:
@@ -90,11 +104,12 @@ def told(said: Verdict) -> str:
 def explain(args: argparse.Namespace) -> int:
     from eaglelab.checks.explain import entries, explanation
 
-    if args.explain:
+    family = {id: e for id, e in entries().items() if args.explain and id.startswith(f"{args.explain}.")}
+    if args.explain and (args.explain in entries() or not family):
         found = explanation(args.explain)
         show(args, found.to_json(), visible(found.text))
         return 0
-    known = entries()
+    known = family or entries()
     width = max(map(len, known))
     show(args, {id: e.to_json() for id, e in known.items()}, "\n".join(f"{id:{width}}  {e.line}" for id, e in known.items()))
     return 0

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from eaglelab.acceptance import FEW_SAMPLES
 from eaglelab.findings import Finding, Status, Verdict
 from eaglelab.investigation import Investigation
-from eaglelab.verdict.charge import PASS
+from eaglelab.verdict.charge import PASS, sentences
 from eaglelab.verdict.rules import matches, settled
 
 PATTERNS = ("lost.*", "context.*", "training.course", "served.caches")
@@ -42,9 +42,30 @@ def no_fault(
         text = f"What can be read without the dump shows no fault by itself; nothing else was looked at.{aside}"
         return Verdict("none found", "cannot tell", text)
     broken = [f for f in questions if "error" in f.numbers]  # an input that cannot be used: first of all mend it
-    steps = "; ".join(dict.fromkeys(f.next.rstrip(".") for f in broken or [*questions, *missing] if f.next))
-    text = f"No fault was found in what could be looked at, but not everything could: {open_ or 'too little is given'}.{aside}"
-    return Verdict("cannot tell", "cannot tell", f"{text} Next: {steps}." if steps else text)
+    text = "No fault was found in what could be looked at, but not everything could"
+    first = next(iter(sorted(broken or questions or missing, key=_importance)), None)
+    if first is None:
+        return Verdict("cannot tell", "cannot tell", f"{text}: too little is given.{aside}")
+    rest = [f.id for f in questions if f is not first and f.title in _distinct(questions)]
+    also = f" Also open: {', '.join(rest)}." if rest else ""
+    return Verdict("cannot tell", "cannot tell", f"{text}. The first thing to settle: {sentences(first)}{also}{aside}")
+
+
+IMPORTANT = (
+    "dump.health",
+    "wiring.dump",
+    "wiring.match",
+    "drafter.complete",
+    "replay.works",
+    "wiring.engine",
+    "served.expected",
+    "replay.*",
+)
+"""What is settled first where several things are open: the others hang on it."""
+
+
+def _importance(finding: Finding) -> int:
+    return next((i for i, id in enumerate(IMPORTANT) if matches(finding, (id,))), len(IMPORTANT))
 
 
 def _none_found(

@@ -165,6 +165,8 @@ def _charge(rule: Rule, leads: list[Finding], by_id: ById, taken: set[str]) -> C
     agree = [f for f in failing if matches(f, rule.agree)]
     named = any(f.id == "served.variant" for f in agree)  # the deviation that reproduces the counts: they are explained with it
     told = [f for f in failing if matches(f, (*rule.explains, *(BELOW if named else ()))) and f not in agree]
+    if any(f.id == "drafter.vocabulary" for f in told):  # without a map nothing is covered
+        told += [f for f in failing if f.id == "drafter.vocabulary.coverage"]
     against = [f for name in rule.contradicted if (f := by_id.get(name)) is not None and f.status is PASS]
     taken |= {f.id for f in (*leads, *agree, *told)}
     stage = _drafter_stage(leads) if rule.stage == "drafter" else stage_of(leads[0], rule.stage)

@@ -53,13 +53,17 @@ def wiring_charge(by_id: ById, inv: Investigation | None) -> Charge | None:
             tuple(f for f in (by_id.get("served.flags"), *contradicts, *against) if f is not None),
             effect=effect_of(witnesses),
         )
-    ground = "The drafter was trained on" if working else "The dump feeds"
-    words = f"Wiring: {match.next} {ground} boundaries {held} (boundary b: what the target's first b layers put out) and {title} feeds it {fed}.{cost}{words_of_it}"
+    ground = "the drafter was trained on" if working else "the dump feeds"
+    apart = f"{title} feeds the drafter boundaries {fed}, and {ground} {held} (boundary b: what the target's first b layers put out)"
+    change, _, command = match.next.partition("; `")
+    words = f"Wiring: {apart}: {change[:1].lower()}{change[1:]}." if command else f"Wiring: {apart}. {match.next}"
+    words += f"{cost}{words_of_it}"
     words += (
         ""
         if works is None or works.status is not FAIL
         else (" The drafter does not work on its own dump either, so this change alone may not help.")
     )
+    words += f" The command: `{command}" if command else ""
     return Charge(
         "wiring", words, tuple(witnesses), tuple(told), (*against, *contradicts), changes(match, inv), effect_of([*witnesses, *told])
     )
