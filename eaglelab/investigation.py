@@ -430,6 +430,7 @@ class Investigation(OpenedCase):
 
         from eaglelab.drafter.model import Flags
         from eaglelab.replay import other_choices, race
+        from eaglelab.replay.race import rough
 
         base, config = replace(self.feeds.dump, label="as the config says"), self.drafter.config
         variants = [base, *other_choices(base, config, mapped=bool(self.drafter.d2t.any()), own_table=self.own_table)]
@@ -443,8 +444,9 @@ class Investigation(OpenedCase):
         def run(wanted: Sequence[Variant], samples: Sequence[Sample]) -> list[Replay]:
             found = {base: replace(self.own_replay, variant=base)} if samples is self.samples else {}
             heads = {v: self.with_targets_head if v.label == "the target's lm_head" else None for v in wanted if v not in found}
-            for drafter in dict.fromkeys(heads.values()):
-                mine = [v for v, other in heads.items() if other is drafter]
+            for head in dict.fromkeys(heads.values()):
+                mine = [v for v, other in heads.items() if other is head]
+                drafter = (head or self.drafter) if samples is self.samples else rough(head or self.drafter)
                 found |= {r.variant: r for r in self.replay_of(mine, drafter=drafter, samples=samples)}
             return [found[v] for v in wanted]
 

@@ -1,13 +1,17 @@
 """The race of variants: who is far behind leaves, who may be the best stays, and what is said of both is what the full rows would say."""
 
+import importlib
+
 import numpy as np
 import pytest
 import torch
+from tiny_drafters import tiny_drafter, tiny_embedding, tiny_sample
 
 from eaglelab.dumps import Sample
-from eaglelab.replay import Replay, SampleOutcome, Variant, difference, race, rank
-from eaglelab.replay.race import beginning
+from eaglelab.replay import Replay, SampleOutcome, Variant, difference, race, rank, replay
+from eaglelab.replay.race import beginning, rough
 
+racing = importlib.import_module("eaglelab.replay.race")  # the package's own name is the function
 ANSWER, PROMPT, SAMPLES = 120, 10, 12
 
 
@@ -88,3 +92,17 @@ def test_the_beginning_ends_with_a_trained_token():
     assert len(beginning(sample).token_ids) == PROMPT + ANSWER // 3 + 1
     nothing = Sample("s", sample.token_ids, (), torch.zeros_like(sample.token_ids), ())
     assert beginning(nothing) is nothing
+
+
+@pytest.mark.parametrize("flags", [{}, {"num_layers": 2}, {"norm_before_fc": True}, {"fc_norm": True}])
+def test_a_first_look_drafts_nearly_the_same(flags, monkeypatch):
+    """In bfloat16 as if this CPU multiplied it: the same weights, and the drafter itself stays as it is."""
+    drafter, samples = tiny_drafter(3, **flags), [tiny_sample(f"s{i}", 90, 5, seed=i) for i in range(4)]
+    monkeypatch.setattr(racing, "multiplies_bfloat16", lambda: True)
+    quick = rough(drafter)
+    assert (quick.fc.weight.dtype, drafter.fc.weight.dtype) == (torch.bfloat16, torch.float32)
+    whole, near = (replay(d, samples, tiny_embedding(), [Variant((0, 1, 2))], steps=2)[0] for d in (drafter, quick))
+    same = np.mean(np.concatenate([(a.drafted == b.drafted).ravel() for a, b in zip(whole.outcomes, near.outcomes, strict=True)]))
+    assert same > 0.9
+    monkeypatch.setattr(racing, "multiplies_bfloat16", lambda: False)
+    assert rough(drafter) is drafter
