@@ -89,6 +89,8 @@ class Charge:
     """Findings that contradict it, or put one of its witnesses in doubt."""
     changes: tuple[Change, ...] = ()
     effect: float | None = None
+    command: str = ""
+    """What to run, in a sentence that begins with `The command: `."""
     open: bool = False
     """That something is wrong is certain, and the findings cannot say which of two things."""
     thin: tuple[str, ...] = field(default=())
@@ -114,7 +116,7 @@ class Charge:
     def fault(self) -> Fault:
         also = [f.title for f in self.told if f.title not in self.words]
         follows = f"From it follows as well: {'; '.join(also)}." if also else ""
-        text = " ".join(part for part in (self.words, follows, self.ground) if part)
+        text = " ".join(part for part in (self.words, follows, self.ground, self.command) if part)
         return Fault(self.stage, self.confidence, text, self.changes, self.ids, self.effect)
 
     @property
@@ -138,4 +140,8 @@ def _and(words: tuple[str, ...]) -> str:
 
 def sentences(finding: Finding) -> str:
     """A finding's title and what to do, as sentences."""
-    return " ".join(part if part.endswith((".", "?", ":")) else f"{part}." for part in (finding.title, finding.next) if part)
+    return " ".join(
+        part if part.endswith((".", "?", ":")) else f"{part}."
+        for part in (finding.title, f"{finding.next[:1].upper()}{finding.next[1:]}")
+        if part
+    )

@@ -63,9 +63,16 @@ def wiring_charge(by_id: ById, inv: Investigation | None) -> Charge | None:
         if works is None or works.status is not FAIL
         else (" The drafter does not work on its own dump either, so this change alone may not help.")
     )
-    words += f" The command: `{command}" if command else ""
+    command = f"The command: `{command}" if command else ""
     return Charge(
-        "wiring", words, tuple(witnesses), tuple(told), (*against, *contradicts), changes(match, inv), effect_of([*witnesses, *told])
+        "wiring",
+        words,
+        tuple(witnesses),
+        tuple(told),
+        (*against, *contradicts),
+        changes(match, inv),
+        effect_of([*witnesses, *told]),
+        command,
     )
 
 
