@@ -178,7 +178,9 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except tomllib.TOMLDecodeError as error:
-        raise CaseError(f"{file} is not TOML: {error}") from None
+        raise CaseError(
+            f"{file} is not TOML: {error}. Text stands in quotes; a text with quotes of its own, as a launch line, between ''' and '''"
+        ) from None
     except RecursionError:
         raise CaseError(f"{file} is nested too deeply, expected sections with keys") from None
     except (OSError, UnicodeDecodeError) as error:

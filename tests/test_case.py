@@ -112,6 +112,7 @@ def test_the_folder_and_the_package_function_open_the_same_case(tmp_path, monkey
         ("[[claims]]\nslot = 0", r"\[\[claims\]\] number 1: text is missing"),
         ("[[claims]]\nslot = -1\ntext = 'x'", r"slot is -1 \(int\), expected a slot's number"),
         ("[dump\npath = 1", r"case.toml is not TOML: .*line 1"),
+        ("[engine]\nlaunch = 'vllm serve t --speculative-config '{}''", r"not TOML: .*between ''' and '''"),
         ("", "gives nothing yet: uncomment at least one section"),
         ("[dump]", "gives nothing yet"),
         ("[target]\nsketch = 'gone'\npath = 'gone_too'", r"\[target\] sketch = 'gone': nothing at"),

@@ -1,5 +1,6 @@
 """Error messages and what their widths mean. Messages and numbers are those of public threads, named at each."""
 
+import gzip
 import io
 import json
 import math
@@ -474,6 +475,8 @@ def test_a_server_that_went_on_is_not_called_stopped(tmp_path):
         DECODE,
         "[2026-05-22 09:10:10] Receive: obj=GenerateReqInput(text='RuntimeError: CUDA out of memory. KeyError: \\'embed_tokens.weight\\'')",
         "INFO 05-22 09:10:10 [logger.py:43] Received request cmpl-1: prompt: 'KeyError: embed_tokens.weight', params: SamplingParams(n=1)",
+        "(APIServer pid=7) INFO 05-22 09:10:10 [proxy.py:3] user asks: KeyError: 'embed_tokens.weight'",
+        "DEBUG 05-22 09:10:10 [proxy.py:3] RuntimeError: mat1 and mat2 shapes cannot be multiplied (112x5760 and 8640x2880)",
         "[2026-05-22 09:10:10] WARNING: attention backend fa3 is chosen",
         "!!!!!!!!!!!!!!!!!!!!!!!! ready !!!!!!!!!!!!!!!!!!!!!!!!",
         "ConnectionResetError: [Errno 104] Connection reset by peer",
@@ -491,6 +494,37 @@ def test_an_unknown_traceback_counts_where_it_is_about_drafting_or_the_end(tmp_p
     assert [f.id for f in findings(log_case(tmp_path, other), "errors")] == ["errors.unknown"]
     (found,) = findings(log_case(tmp_path, drafting + DECODE), "errors")
     assert (found.id, found.status) == ("errors.unknown", Status.CANNOT_TELL)
+
+
+def test_levels_do_not_hide_errors_and_warnings(tmp_path):
+    """vLLM prints a worker's error with its level before it; the word INFO may stand in the message itself."""
+    line = "(EngineCore pid=7) ERROR 05-22 09:10:10 [core.py:3] "
+    assert [f.id for f in findings(log_case(tmp_path, f"{line}KeyError: 'embed_tokens.weight'\n"), "errors")] == ["errors.embed_tokens"]
+    behind = f"{line}{'x' * 64} INFO KeyError: 'embed_tokens.weight'\n"
+    assert [f.id for f in findings(log_case(tmp_path, behind), "errors")] == ["errors.embed_tokens"]
+
+
+def test_a_log_that_is_empty_or_breaks_off_is_not_free_of_errors(tmp_path):
+    whole = gzip.compress(random.Random(0).randbytes(4000).hex("\n", 8).encode() + b"\n")
+    for name, data, says in (
+        ("a.log", b"", "a.log holds no line"),
+        ("b.log", whole[:2000], "that could be read"),
+        ("c.log", whole[:30], "c.log holds no line"),
+    ):
+        (tmp_path / name).write_bytes(data)
+        (found,) = findings(Investigation(write_case(tmp_path, {"engine": {"name": "sglang", "log": name}})), "errors")
+        assert (found.id, found.status) == ("errors", Status.CANNOT_TELL)
+        assert says in found.title
+    (tmp_path / "d.log").write_bytes(whole)
+    (found,) = findings(Investigation(write_case(tmp_path, {"engine": {"name": "sglang", "log": "d.log"}})), "errors")
+    assert found.status is Status.PASS
+
+
+def test_a_warning_with_another_id_in_each_line_is_looked_at_once():
+    reader = errors.Reader()
+    for i in range(100):
+        reader.take(i, f"WARNING request {random.Random(i).randbytes(8).hex()} failed after {i} s")
+    assert len(reader.passed) == 1
 
 
 def test_without_a_log_how_to_get_one_is_said(tmp_path):
@@ -586,6 +620,11 @@ def test_a_log_without_errors_passes_and_what_is_no_text_is_an_error(capsys, tmp
         capsys.readouterr()
         assert main(["check", *wrong]) == 2
         assert said in capsys.readouterr().err
+    (tmp_path / "powershell.txt").write_text("KeyError: 'embed_tokens.weight'", encoding="utf-16")
+    assert main(["check", "--error", f"@{tmp_path / 'powershell.txt'}"]) == 2
+    assert "UTF-16" in capsys.readouterr().err
+    assert main(["check", "--error", "accept_len: 1.00"]) == 3
+    assert "is no error: name the whole log" in capsys.readouterr().out
 
 
 def test_what_a_log_prints_moves_no_terminal(capsys):

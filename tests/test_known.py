@@ -9,7 +9,7 @@ import pytest
 from case_builder import SGLANG, build_case, draft_config, make_world, write_case
 
 from eaglelab.checks import findings
-from eaglelab.checks.lossless import STANDARD_ERRORS, at_most, departure_rate, is_plain, word_errors
+from eaglelab.checks.lossless import EDITED, STANDARD_ERRORS, at_most, departure_rate, is_plain, word_errors
 from eaglelab.engines import known
 from eaglelab.engines.conventions import parse_engine
 from eaglelab.engines.known import Situation, has_it, known_faults
@@ -84,6 +84,13 @@ CASES = [
     ),
     ("pipeline_slots", "vllm==0.22.0", f"{VLLM} --pipeline-parallel-size 2", {}, None, None),
 ]
+
+
+@pytest.mark.parametrize(
+    ("local", "id_"), [("cpu", "greedy_cpu"), ("cpu.d1234", "greedy_cpu"), ("rocm630", "greedy_hip"), ("cu124", None), ("1", None)]
+)
+def test_a_build_names_its_device(local, id_):
+    assert {i for i in faults(f"sglang==0.5.17+{local}", LINE, temperature=0.7) if i.startswith("greedy")} == ({id_} if id_ else set())
 
 
 @pytest.mark.parametrize(("id_", "engine", "line", "told", "free", "other"), CASES, ids=[c[0] for c in CASES])
@@ -316,6 +323,12 @@ def test_word_errors_are_levenshteins(a, b, edits):
     """The textbook's distances."""
     one, other = (Recording(None, Session(), (Request(0, (1,), tuple(map(ord, text))),)) for text in (a, b))
     assert word_errors(one, other) == (edits, len(b))
+
+
+def test_long_answers_take_no_long_time():
+    """Answers of 16,384 tokens that share none: the whole product would be hours."""
+    one, other = (Recording(None, Session(), tuple(Request(i, (i,), (token,) * 16384) for i in range(2))) for token in (1, 2))
+    assert word_errors(one, other) == (2 * EDITED, 2 * EDITED)
 
 
 HOT = {"temperature": 0.7}

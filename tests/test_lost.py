@@ -1,6 +1,7 @@
 """Where acceptance is lost: closed forms on hand-made outcomes, drafters that really cannot learn a class, and odd input."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -296,6 +297,16 @@ def test_without_a_tokenizer_ids_alone_are_sorted(digits):
     (named,) = findings(inv, "lost.tokens")
     assert "#" in named.title
     assert set(inv.lost.costly["id"]) & {0, 1, 2, 3}
+
+
+def test_without_a_mask_the_costliest_tokens_are_not_given(digits, tmp_path):
+    shutil.copytree(digits, tmp_path / "case")
+    for file in (tmp_path / "case").rglob("data_*.pt"):
+        data = torch.load(file, weights_only=True)
+        torch.save({k: v for k, v in data.items() if k != "loss_mask"}, file)
+    (found,) = findings(Investigation(str(tmp_path / "case"), steps=2), "lost.tokens")
+    assert found.status is Status.NOT_GIVEN
+    assert "a loss mask" in found.title
 
 
 def test_one_sample_tells_no_class(digits):

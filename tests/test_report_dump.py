@@ -1,5 +1,7 @@
 """Public reports of dumps: their size, their integrity, what a slot must not hold."""
 
+import time
+
 import pytest
 import torch
 from test_health import H, T, rows, sample, write
@@ -48,6 +50,17 @@ def test_one_tokens_own_state_may_come_again(dtype):
     again, earlier = repeated_rows(states, ids)
     assert (again.tolist(), earlier.tolist()) == ([1], [0])
     assert len(repeated_rows(states[:0], ids[:0])[0]) == 0
+
+
+def test_rows_that_begin_alike_are_told_apart_in_a_second():
+    """Channels that a quantisation has set to zero: 4,096 rows with one beginning, two of them the same to the end."""
+    states = torch.randn(4096, 256, generator=torch.Generator().manual_seed(0))
+    states[:, :64] = 0
+    states[4000] = states[7]
+    began = time.perf_counter()
+    again, earlier = repeated_rows(states, torch.arange(4096))
+    assert (again.tolist(), earlier.tolist()) == ([4000], [7])
+    assert time.perf_counter() - began < 2  # pair by pair: minutes
 
 
 @pytest.mark.report("sgl-project/SpecForge#613", "AI")

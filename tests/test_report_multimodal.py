@@ -47,6 +47,7 @@ def test_pixel_values_that_were_dropped(tmp_path):
     assert seen.status is Status.CANNOT_TELL  # they differ, as they do in any later slot
     assert images(case(tmp_path / "none", pixels=False, image=63)).status is Status.PASS
     assert images(case(tmp_path / "blind", pixels=False, image=None)) is None
+    assert images(case(tmp_path / "absurd", pixels=False, image=2**70)) is None
     for dtype in (torch.bfloat16, torch.float8_e4m3fn):
         assert images(case(tmp_path / str(dtype), pixels=False, dtype=dtype)).status is Status.FAIL
         assert images(case(tmp_path / f"seen {dtype}", pixels=True, dtype=dtype)).status is Status.CANNOT_TELL

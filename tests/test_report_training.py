@@ -41,6 +41,8 @@ def test_an_accept_length_that_peaks_and_falls_while_the_loss_falls(tmp_path):
     assert noisy.status is Status.PASS  # two falls in a row, within what neighbours differ by
     recovering = told(tmp_path / "recovering", lengths({"1": 3, "2": 3, "3": 3, "4": 3, "5": 2, "6": 2.05}))["training.course"]
     assert recovering.status is Status.PASS  # far below its best, and on its way up again
+    rounding = told(tmp_path / "rounding", lengths({"1": 3.002, "2": 3.001, "3": 3.0, "4": 2.999}))["training.course"]
+    assert rounding.status is Status.PASS  # falls from the first on, by a thousandth
     assert "training.course" not in told(tmp_path / "few", lengths({"1": 3.3, "2": 3.1, "3": 3.0}))
 
 

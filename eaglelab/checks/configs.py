@@ -87,7 +87,8 @@ def versions(inv: Investigation) -> Iterator[Finding]:
     if fed is None:
         return
     if not fed.other_versions:
-        yield Finding("wiring.versions", f"Every known version of {fed.engine.name} feeds the same with this config", Status.PASS)
+        known = "No known version of {} feeds anything else" if fed.convention.assumptions else "Every known version of {} feeds the same"
+        yield Finding("wiring.versions", f"{known.format(fed.engine.name)} with this config", Status.PASS)
         return
     others = "; ".join(f"{v.versions}: {Wiring(v.boundaries)}" for v in fed.other_versions)
     try:

@@ -18,6 +18,10 @@ APART = 2.77
 """1.96 * sqrt(2): two values that differ by more standard deviations than this differ beyond noise (95 %)."""
 
 
+WORTH = 0.01
+"""Share of the best value below which a fall is not spoken of: of an accept length of 2 it is 0.02, as much as rounding in a server's log."""
+
+
 def amount(samples: int | None) -> Iterator[Finding]:
     """Whether the training has seen enough to be expected to work. samples: conversations, as the case says."""
     if samples is None:
@@ -51,7 +55,7 @@ def course(reported: Reported) -> Iterator[Finding]:
     steps = [b - a for a, b in pairwise(values)]
     noise = math.sqrt(sum(d * d for d in steps) / len(steps) / 2)  # von Neumann's: what trends adds to it makes it larger
     lost = values[best] - values[-1]
-    falls = max(steps[-2:]) < 0 and lost > APART * noise
+    falls = max(steps[-2:]) < 0 and lost > max(APART * noise, WORTH * values[best])
     listed = ", ".join(f"{v:.4g}" for v in values[-8:])
     yield Finding(
         id="training.course",

@@ -65,8 +65,15 @@ def log(inv: Investigation) -> Iterator[Finding]:
 
 
 def in_log(path: Path, inv: Investigation | None = None) -> Iterator[Finding]:
-    """The same of any log, streamed; one `pass` where nothing is known. Raises LogError."""
-    return _of_lines(((line.number, line.text) for line in LineReader(path)), inv)
+    """The same of any log, streamed; one `pass` where nothing is known, `cannot tell` where the file is
+    empty or breaks off. Raises LogError."""
+    lines = LineReader(path)
+    found = list(_of_lines(((line.number, line.text) for line in lines), inv))
+    if [f.id for f in found] == ["errors"] and (lines.broken or not lines.lines):
+        title = f"No error in the {lines.lines:,} lines that could be read" if lines.lines else f"{path.name} holds no line"
+        why = f"{lines.broken}." if lines.broken else "Nothing was written into it, or it was emptied."
+        found = [Finding("errors", title, Status.CANNOT_TELL, evidence=why, numbers=found[0].numbers, next="Give the whole log.")]
+    yield from found
 
 
 def given(text: str, inv: Investigation | None = None) -> list[Finding]:

@@ -18,7 +18,8 @@ KEYS = ("image_token_id", "image_token_index", "video_token_id", "video_token_in
 def images(inv: Investigation) -> Iterator[Finding]:
     """Rows of image tokens: a text path embeds the same token each time, and the states are then those of no image."""
     config = inv.target_config or {}
-    marks = {config[key] for key in KEYS if isinstance(config.get(key), int) and not isinstance(config.get(key), bool)}
+    named = [config.get(key) for key in KEYS]
+    marks = {id for id in named if isinstance(id, int) and not isinstance(id, bool) and 0 <= id < 2**31}
     if not marks or inv.dump is None:
         return
     import torch

@@ -30,6 +30,8 @@ CHANCE = 0.002
 """Probability below which so few departures are no chance: about three standard errors."""
 ROWS = 64
 """Tokens of each of some answers whose probabilities are looked at."""
+EDITED = 512
+"""Tokens of an answer in which edits are counted: their number is the product of both lengths in steps, and what is behind only follows."""
 OTHERS = "`[engine] recordings` names a folder of recordings of the same prompts: `eaglelab live CASE --url … --out DIR/NAME.jsonl` on each server"
 
 
@@ -149,8 +151,8 @@ def lossless(inv: Investigation) -> Iterator[Finding]:
         else f"{compared.identical} of {n} answers are the same with and without speculation",
         status=status,
         claim="Greedy answers do not depend on whether tokens were drafted.",
-        evidence=f"Beside {name}, served without: {said.split(': another target')[0]}. Edits from one text to the other: {errors:,} in {tokens:,} tokens "
-        f"({errors / tokens:.1%}); most of them only follow from the first one.",
+        evidence=f"Beside {name}, served without: {said.split(': another target')[0]}. Edits from one text to the other, in the first {EDITED} tokens of each: "
+        f"{errors:,} in {tokens:,} ({errors / tokens:.1%}); most of them only follow from the first one.",
         numbers={**{k: v for k, v in compared.to_json().items() if k != "text"}, "edits": errors, "tokens": tokens},
         next="Serve greedily once with speculation and without prefix cache and graphs, and compare again: what makes the difference go is at fault."
         if status is Status.FAIL
@@ -181,13 +183,14 @@ def _compared(own: Recording, other: Recording) -> TextComparison:
 
 
 def word_errors(own: Recording, other: Recording, most: int = 64) -> tuple[int, int]:
-    """(edits, tokens): single-token insertions, deletions and replacements that turn the other's answers into ours, over at most `most`
-    answers, and the tokens of the other's (the word error rate is their quotient)."""
+    """(edits, tokens): single-token insertions, deletions and replacements that turn the other's answers into ours, over the first
+    `EDITED` tokens of at most `most` answers, and the tokens of the other's (the word error rate is their quotient)."""
     edits = tokens = 0
     for a, b in _pairs(own, other)[:most]:
         if a.token_ids is None or not b.token_ids:
             continue
-        edits, tokens = edits + _edits(a.token_ids, b.token_ids), tokens + len(b.token_ids)
+        ours, theirs = a.token_ids[:EDITED], b.token_ids[:EDITED]
+        edits, tokens = edits + _edits(ours, theirs), tokens + len(theirs)
     return edits, max(tokens, 1)
 
 

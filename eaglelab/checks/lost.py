@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from eaglelab.acceptance import FEW_SAMPLES, ratio_interval
 from eaglelab.checks.replay import JUDGED, WEAK, _ready
+from eaglelab.checks.text import need_masks
 from eaglelab.findings import Finding, Status, few
 from eaglelab.investigation import Investigation
 
@@ -94,7 +95,7 @@ def classes(inv: Investigation) -> Iterator[Finding]:
     yield Finding(
         id="lost.classes",
         title=f"Most acceptance is lost at one class of tokens: {worst['class']}. Were they right as often as the others, "
-        f"the accept length would be {length + worst['gain']:.2f} instead of {length:.2f}",
+        f"the mean accept length over all rows would be {length + worst['gain']:.2f} instead of {length:.2f}",
         status=Status.FAIL if untrained else Status.PASS,
         claim="",
         evidence=f"{'; '.join(_class_words(row) for _, row in told.head(MOST).iterrows())}. {how} Classes overlap, so that what they cost does not add up."
@@ -216,7 +217,8 @@ def tokens(inv: Investigation) -> Iterator[Finding]:
         return
     table, walk = inv.lost.costly, inv.own_replay.walk
     if table.empty:
-        raise ValueError("the walk stops at no token: no answer of these samples is long enough, or the loss mask is unknown")
+        need_masks(inv)
+        raise ValueError("the walk stops at no token: no answer of these samples is long enough")
     named = few([f"{r.token} ({r.saved:,} passes, {r.drafted} drafted {r.times} of {r.stops} times)" for r in table.itertuples()], MOST)
     share = table["saved"].sum() / walk.verify_steps
     yield Finding(

@@ -51,7 +51,7 @@ def around_start(inv: Investigation) -> pd.DataFrame:
     """`eaglelab.dumps.mask.around_start` of the samples, with the target's own choice where its lm_head is at hand."""
     from eaglelab.dumps import mask
 
-    _need_masks(inv)
+    need_masks(inv)
     return mask.around_start(inv.samples, None if inv.judge.head is None else partial(_said, inv))
 
 
@@ -83,18 +83,18 @@ def _told_start(inv: Investigation) -> Start:
     return start
 
 
-def _need_masks(inv: Investigation) -> list[Any]:
+def need_masks(inv: Investigation) -> list[Any]:
     """The samples whose mask trains something. Raises NotGiven where no sample stores a mask."""
     if all(s.loss_mask is None for s in inv.samples):
         why = next((note for s in inv.samples for note in s.notes if "mask" in note), "")  # a reader's own: no dataset beside the states
-        how = "dump it beside the states: which tokens train cannot be told from the text"
-        raise NotGiven("a loss mask", f"{why}; {how}" if why else how)
+        how = "put the trainer's mask beside the states (formats.md says where each format has it); which tokens train cannot be told from the text"
+        raise NotGiven("a loss mask", f"{how}. {why[0].upper()}{why[1:]}" if why else how)
     return [s for s in inv.samples if s.loss_mask is not None and bool(s.loss_mask.any())]
 
 
 def mask(inv: Investigation) -> Iterator[Finding]:
     """How much trains, in counts."""
-    trains, table = _need_masks(inv), mask_table(inv)
+    trains, table = need_masks(inv), mask_table(inv)
     n, unknown = len(table), int(table["trained"].isna().sum())
     zero, full = int((table["trained"] == 0).sum()), int((table["trained"] == table["tokens"]).sum())
     trained, tokens = int(table["trained"].sum()), int(table["tokens"][table["trained"].notna()].sum())
@@ -130,7 +130,7 @@ def first_token(inv: Investigation) -> Iterator[Finding]:
     """Which predicted token is the first that trains, by the framework's own rule."""
     from eaglelab.dumps.mask import AHEAD
 
-    _need_masks(inv)
+    need_masks(inv)
     start = _told_start(inv)
     name, ground = _framework(inv)
     if (place := start.place) is None:
@@ -192,7 +192,7 @@ def shift(inv: Investigation) -> Iterator[Finding]:
     """Does the mask lie on the answers, or some tokens beside them?"""
     from eaglelab.dumps.mask import end_offsets
 
-    yield from _wrong_side(inv, _need_masks(inv)[:SIDE])
+    yield from _wrong_side(inv, need_masks(inv)[:SIDE])
     start, known = _told_start(inv), frame(inv)
     ends = end_offsets(inv.samples, known.ends) if known else Counter()
     yield Finding(
@@ -327,7 +327,7 @@ def tokens(inv: Investigation) -> Iterator[Finding]:
     from eaglelab.text import controls, encoded_again, first_difference, token_texts
 
     tokenizer = inv.tokenizer
-    prompts = [(s.key, s.token_ids[: int(s.loss_mask.argmax())].tolist()) for s in _need_masks(inv)]
+    prompts = [(s.key, s.token_ids[: int(s.loss_mask.argmax())].tolist()) for s in need_masks(inv)]
     prompts = [(key, ids) for key, ids in prompts if ids]
     if not prompts:
         raise NotGiven("a prompt before the mask", "only a prompt is sure to be its text's own tokens; no sample has one")

@@ -13,6 +13,9 @@ HELP = "explain an error message or a part of a log instead: TEXT, @FILE, or - f
 SHORT = 2**18
 """Bytes up to which a text is read whole, as a message; a longer one is read as a log, line by line."""
 
+PACKED = (b"\x1f\x8b", b"\xff\xfe", b"\xfe\xff")
+"""What gzip and UTF-16 begin with: the log's reader unpacks the one and says what to do about the other."""
+
 
 def run(args: argparse.Namespace) -> int:
     """Explain `args.error`, with the widths of `args.case` where one is given. Raises ValueError for a text that is none."""
@@ -42,6 +45,8 @@ def explained(error: str, inv=None) -> list[Finding]:
     path = Path(error[1:]).expanduser()
     if not path.is_file():
         raise ValueError(f"--error {error}: no such file; expected @FILE with a log or a message, the message itself, or - for stdin")
-    if path.stat().st_size > SHORT or path.suffix == ".gz":
+    with path.open("rb") as file:
+        head = file.read(2)
+    if path.stat().st_size > SHORT or head in PACKED:
         return list(in_log(path, inv))
     return given(path.read_text(encoding="utf-8", errors="replace"), inv)

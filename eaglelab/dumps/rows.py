@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -104,19 +105,21 @@ def repeated_rows(slot: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
 
     A state depends on its token, so that two tokens never share one (but in an embedding, where neither was ever trained); two rows of one
     token may (a doubled BOS attends to itself alone).
-    Rows of zeros and NaN are `bad_rows`' to tell. Most rows differ in their first channels, and only those that do not are compared whole.
+    Rows of zeros and NaN are `bad_rows`' to tell. Most rows differ in their first channels, and only those that do not are looked up whole.
     """
     rows, width = slot.shape
     raw = slot.contiguous().view(torch.uint8).view(rows, -1) if rows and width else torch.empty(0, 1, dtype=torch.uint8)  # [T, bytes]
-    first: dict[bytes, list[int]] = {}
+    heads: dict[bytes, list[int]] = {}
+    for row, head in enumerate(raw[:, :HEAD].numpy()):
+        heads.setdefault(head.tobytes(), []).append(row)
     found = []
-    for row, key in enumerate(raw[:, :HEAD].numpy()):
-        earlier = first.setdefault(key.tobytes(), [])
-        same = next((e for e in earlier if torch.equal(raw[e], raw[row])), None)
-        if same is None:
-            earlier.append(row)
-        elif ids[same] != ids[row]:
-            found.append((row, same))
+    for alike in heads.values():
+        whole: dict[bytes, int] = {}  # digest -> the first row with it
+        for row in alike if len(alike) > 1 else ():
+            same = whole.setdefault(hashlib.blake2b(raw[row].numpy(), digest_size=16).digest(), row)
+            if ids[same] != ids[row]:
+                found.append((row, same))
+    found.sort()
     told = [(r, e) for r, e in found if raw[r].any() and bool(torch.isfinite(take_rows(slot, torch.tensor([r])).float()).all())]
     pairs = torch.tensor(told, dtype=torch.int64).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1]

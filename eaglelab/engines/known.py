@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,7 +31,8 @@ DEVICES = {
     "npu": ("ascend", "ASCEND_RT_VISIBLE_DEVICES", "npu"),
     "cpu": ("intel_amx", "intel_xpu", "SGLANG_USE_CPU_ENGINE", "cpu", "xpu"),
 }
-"""What of a launch line or a version names a device: attention backends, variables, `--device`, the version's local part."""
+"""What of a launch line or a version names a device: attention backends, variables, `--device`, the letters that a version's local part begins with."""
+LETTERS = re.compile("[a-z]*")
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ def _device(kind: str) -> Callable[[Situation], bool]:
         if s.launch is None:
             return False
         told = {str(s.given.get(f, "")) for f in ("device", "attention_backend", "decode_attention_backend", "prefill_attention_backend")}
-        told |= set(s.launch.env) | {(s.engine.version or "").partition("+")[2][:4]}
+        told |= set(s.launch.env) | {LETTERS.match((s.engine.version or "").partition("+")[2])[0]}
         return bool(told & set(DEVICES[kind]))
 
     return holds

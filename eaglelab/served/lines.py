@@ -7,8 +7,9 @@ import json
 import re
 import zlib
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 LONGEST = 2**16
 """Bytes of a line that are looked at. The longest of use, SGLang's `server_args=`, has about 25 kB."""
@@ -50,7 +51,7 @@ class LineReader:
         except OSError as error:
             raise LogError(f"{self.path.name} cannot be read: {error.strerror or error}") from None
 
-    def _open(self) -> IO[bytes]:
+    def _open(self) -> BufferedReader | gzip.GzipFile:
         with self.path.open("rb") as file:
             head = file.read(4)
         if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
@@ -59,12 +60,12 @@ class LineReader:
             )
         return gzip.open(self.path, "rb") if head[:2] == b"\x1f\x8b" else self.path.open("rb")
 
-    def _split(self, file: IO[bytes]) -> Iterator[Line]:
+    def _split(self, file: BufferedReader | gzip.GzipFile) -> Iterator[Line]:
         rest = b""
         dropping = False  # inside a line that was longer than that
         while True:
             try:
-                block = file.read(BLOCK)
+                block = file.read1(BLOCK)  # of a gzip file that breaks off, read() would lose the whole block
             except (EOFError, zlib.error, gzip.BadGzipFile):
                 self.broken = f"{self.path.name} is a gzip file that ends early or is damaged: read up to there"
                 block = b""

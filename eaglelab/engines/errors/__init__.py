@@ -30,11 +30,16 @@ RAISED = re.compile(r"(?:^|[\s\])|:])((?:\w+\.)*\w*(?:Error|Exception|OutOfMemor
 """The last line of a traceback, behind whatever a logger puts in front."""
 TRAFFIC = re.compile(r"\b(?:Receive|Finish): obj=|\bReceived request \S+: prompt|\bGenerated response|\bprompt: ['\"]")
 """Lines that print what users sent: their words are no error of the server's."""
+QUIET = re.compile(r"\b(?:INFO|DEBUG)\b")
+"""Levels at which no server prints an error of its own; behind them stand requests, in a form that TRAFFIC does not know."""
+LEVEL = 64
+"""Characters at a line's head in which the level stands, behind a process, a date and a rank."""
 WENT_ON = ("accept len: ", "SpecDecoding metrics", "Mean acceptance length", "gen throughput")
 FRAMES, LONGEST, KEPT, VALUE, PASSED = 24, 4096, 20, 160, 4096
 """Frames of a traceback that are kept; characters of a line that are looked at; explanations; characters of a value from the message;
 kinds of lines that are known to say nothing."""
-DIGITS = re.compile(r"\d+")
+DIGITS = re.compile(r"\b[0-9a-f]{8,}\b|\d+")
+"""What differs from line to line: numbers, and ids of requests."""
 HARMLESS = (
     "KeyboardInterrupt",
     "SystemExit",
@@ -173,9 +178,10 @@ class Reader:
         kind = DIGITS.sub("#", line)
         if kind in self.passed:
             return
-        frames = "\n".join(self.frames)
+        frames, quiet = "\n".join(self.frames), self.log and QUIET.search(line, 0, LEVEL)
         for pattern in patterns():
-            found = pattern.match.search(line) if not (self.log and pattern.row.get("level") == "text") else None
+            level = pattern.row.get("level", "error")
+            found = None if self.log and (level == "text" or (quiet and level == "error")) else pattern.match.search(line)
             if found and (pattern.near is None or pattern.near.search(f"{frames}\n{line}")):
                 groups = {name: value[:VALUE].strip() for name, value in found.groupdict().items() if value is not None}
                 self._keep((pattern.row["id"], *sorted(groups.items())), _Seen(pattern, groups, line, frames, number))
@@ -256,7 +262,9 @@ def _unknown(message: str, groups: Mapping[str, str] | None, place: str, facts: 
         title=f"Not known here: {kind or 'a message'}",
         message=message,
         meaning=" ".join(told),
-        next="Give the whole traceback, from `Traceback` to its last line; the file that it ends in says which part of the engine stopped.",
+        next="Give the whole traceback, from `Traceback` to its last line; the file that it ends in says which part of the engine stopped."
+        if kind or not any(words in message for words in (*WENT_ON, "accept"))
+        else "A line about acceptance is no error: name the whole log in `[engine] log` of a case and run `eaglelab check CASE`.",
         standing="not known",
         widths=numbers,
         place=place,
