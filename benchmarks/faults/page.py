@@ -14,7 +14,8 @@ h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
 p, caption { color: var(--soft); max-width: 60rem; } caption { text-align: left; padding: .4rem 0; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; }
 th, td { border-bottom: 1px solid var(--line); padding: .25rem .6rem; text-align: left; vertical-align: top; }
-td.n { text-align: center; min-width: 2.2rem; font-variant-numeric: tabular-nums; } td.zero { color: var(--soft); opacity: .45; }
+td.n { text-align: center; min-width: 2.2rem; padding: .25rem .1rem; font-variant-numeric: tabular-nums; } td.zero { color: var(--soft); opacity: .45; }
+tbody th { white-space: nowrap; font-weight: 500; } th.turn { writing-mode: vertical-rl; transform: rotate(180deg); padding: .6rem .25rem; }
 thead th { position: sticky; top: 0; background: var(--ground); } .mark { color: var(--mark); font-weight: 600; }
 """
 ROWS = ("world", "seed", "kinds", "fault", "strength", "effect", "stage", "confidence", "outcome", "fails")
@@ -62,7 +63,8 @@ def _cell(value: str) -> str:
 
 
 def _confusion(names: list[str], lines: list[tuple[str, str, Any, int]]) -> str:
-    head = "".join(f'<th scope="col">{escape(n)}</th>' for n in ("class", "injected", "cases", *names))
+    head = "".join(f'<th scope="col">{escape(n)}</th>' for n in ("class", "injected", "cases"))
+    head += "".join(f'<th scope="col" class="turn">{escape(n)}</th>' for n in names)
     body = []
     for cls, kind, counts, n in lines:
         cells = "".join(_shade(counts[f], n) for f in names)
@@ -77,5 +79,5 @@ def _confusion(names: list[str], lines: list[tuple[str, str, Any, int]]) -> str:
 
 def _shade(count: int, whole: int) -> str:
     if not count:
-        return '<td class="n zero">0</td>'
+        return '<td class="n zero">·</td>'
     return f'<td class="n" style="background: rgba(var(--blue), {0.12 + 0.4 * count / whole:.2f})">{count}</td>'
