@@ -19,6 +19,7 @@ from eaglelab.served import Recording, RecordingError, ServedCounts
 from eaglelab.wiring import Boundary, Wiring
 
 if TYPE_CHECKING:  # torch and pandas load with the parts that need them
+    import numpy as np
     import pandas as pd
 
     from eaglelab.drafter.embedding import EmbeddingRows
@@ -259,6 +260,11 @@ class ServedCase:
     @cached_property
     def _predictions(self) -> dict[Any, Predicted]:
         return {}
+
+    def leads_of(self, recording: Recording, wiring: Wiring) -> dict[int, np.ndarray]:
+        """Request -> `RequestPrediction.leads` of a prediction that was made already; none where it was not."""
+        made = self._predictions.get((id(recording), wiring))
+        return {} if made is None else {r.index: r.leads for r in made.prediction.requests if r.leads is not None}
 
     def _predict(self, recording: Recording, wiring: Wiring) -> Predicted:
         from eaglelab.replay import EMBEDDING, Variant

@@ -11,7 +11,7 @@ The keys of rows 0..t come from the target's states; each later step adds one ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -74,8 +74,9 @@ def draft_chains(
     *,
     token_shift: int = 0,
     flags: Flags | None = None,
-) -> Iterator[StepOutput]:
-    """Draft `steps` tokens from each of `rows`, teacher-forced. Yields one `StepOutput` a step.
+) -> Generator[StepOutput, Tensor | None, None]:
+    """Draft `steps` tokens from each of `rows`, teacher-forced. Yields one `StepOutput` a step; may be sent the places [n] int64, ascending, of
+    the rows that go on: the next outputs are of these alone.
 
     fused: [M, H], the drafter's first hidden state of every row (`Drafter.fuse`). rows: [R] int64, ascending, rows of `packed` at which
     chains start. token_shift: 0 is right; -1 feeds x[t] with g[t], a common fault. flags: another choice
@@ -83,9 +84,13 @@ def draft_chains(
     """
     flags = flags or Flags.of(drafter.config)
     output, caches = first_step(drafter, packed, fused, embed, rows, flags=flags, token_shift=token_shift)
-    yield output
+    stay = yield output
     for step in range(1, steps):
         hidden = output.carried  # [R, H]
+        if stay is not None:
+            rows, hidden = rows[stay], hidden[stay]
+            for cache in caches:
+                cache.own_keys, cache.own_values = cache.own_keys[stay], cache.own_values[stay]
         embeds = embed(packed.token_ids[packed.shifted(rows, 1 + step + token_shift)]).to(fused.dtype)  # [R, H]
         rotary = drafter.rotary(packed.positions[rows] + step, fused)
         for layer, cache in zip(drafter.stack, caches, strict=True):
@@ -94,7 +99,7 @@ def draft_chains(
             attended = cache.attend(layer.self_attn.queries(x, rotary, flags), rows)
             hidden, embeds = layer.leave(attended, residual, flags), None
         output = drafter.speak(hidden, flags)
-        yield output
+        stay = yield output
 
 
 def first_step(

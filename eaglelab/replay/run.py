@@ -167,8 +167,7 @@ def replay(
         raise ValueError("probabilities need the target's lm_head")
     for variant in variants:
         check_variant(variant, drafter, samples)
-    if embed.width != drafter.config.hidden_size:
-        raise EmbeddingError(f"{embed.source}: rows are {embed.width} wide, the drafter's hidden_size is {drafter.config.hidden_size}")
+    check_width(drafter, embed)
     device, dtype = drafter.fc.weight.device, drafter.fc.weight.dtype
     table = embed.to(device, dtype)
     target_table = table if target_embed is None else target_embed.to(device, dtype)
@@ -238,6 +237,12 @@ def check_variant(variant: Variant, drafter: Drafter, samples: Sequence[Sample])
             raise ValueError(
                 f"{sample.key}: states are {width} wide, the drafter's fc expects {config.num_slots} slots of {config.target_hidden_size}"
             )
+
+
+def check_width(drafter: Drafter, embed: EmbeddingRows) -> None:
+    """Raise EmbeddingError where the rows are not as wide as the drafter."""
+    if embed.width != drafter.config.hidden_size:
+        raise EmbeddingError(f"{embed.source}: rows are {embed.width} wide, the drafter's hidden_size is {drafter.config.hidden_size}")
 
 
 def batches(samples: Iterable[Sample], rows: int) -> Iterator[list[Sample]]:

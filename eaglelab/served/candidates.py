@@ -65,6 +65,11 @@ class Candidate:
         return TRAINED in self.roles
 
     @property
+    def plain(self) -> bool:
+        """Whether it is a feed and nothing else."""
+        return self.weights == OWN and not self.without_fc and self.variant == Variant(self.variant.feed, label=self.variant.label)
+
+    @property
     def next(self) -> str:
         return NEXT[self.kind]
 

@@ -8,20 +8,23 @@ states, and how many choices hang on a near-tie.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from eaglelab.drafter.embedding import EmbeddingRows
 from eaglelab.drafter.model import Drafter
 from eaglelab.dumps import Sample
-from eaglelab.replay import Judge, TargetHead, Variant, replay
-from eaglelab.replay.walk import NEAR_TIE, AnswerWalk, leading, walk_to_end
+from eaglelab.replay import Judge, TargetHead, Variant
+from eaglelab.replay.run import BATCH_ROWS, FusedBatch, batches, check_variant, check_width, draft_to_target, rows_that_fit
+from eaglelab.replay.walk import NEAR_TIE, AnswerWalk
 from eaglelab.served.counts import ServedCounts
+from eaglelab.served.leads import AnswerRows, leads
 from eaglelab.served.recording import Recording, Request
 from eaglelab.target import visit_boundaries
 from eaglelab.target.head import BLOCK_ROWS, adjust
@@ -44,6 +47,8 @@ class RequestPrediction:
     """(tokens of the answer that are the target's argmax, of n); None where the target's head is not at hand."""
     near_ties: int | None
     """Of these n, the choices whose two largest logits are nearer than NEAR_TIE; None likewise."""
+    leads: np.ndarray | None = field(default=None, compare=False)
+    """[r] drafted tokens that are right from each row of the answer (`eaglelab.served.leads`); None for trees."""
 
     @property
     def told(self) -> str:
@@ -226,18 +231,18 @@ def predict(
     asked = [r for r in recording.requests if _key(r) in by_key]
     samples = [by_key[_key(r)] for r in asked]
     if topk == 1:
-        nodes, options = steps + 1, {"judge": Judge(), "steps": steps, "target_embed": target_embed}
-        outcomes = replay(drafter, samples, embed, [variant], **options)[0].outcomes if samples else ()
-        walks = [_chain_walk(o, r, s, steps) for o, r, s in zip(outcomes, asked, samples, strict=True)]
+        nodes = steps + 1
+        walks, drafted = _chains(drafter, samples, embed, target_embed, variant, steps)
     else:
+        drafted = [None] * len(asked)
         from eaglelab.replay.tree import tree_replay
 
         options = {"steps": steps, "topk": topk, "num_draft_tokens": nodes, "target_embed": target_embed}
         walks = [w for o in tree_replay(drafter, samples, embed, variant, **options).outcomes for w in o.walks]
     agrees, ties = _sureness(judge, samples, next(drafter.parameters()).device)
     found = tuple(
-        RequestPrediction(r.index, walk, r, len(s.token_ids) < len(r.prompt_token_ids) + len(r.token_ids), agree, tied)
-        for r, walk, s, agree, tied in zip(asked, walks, samples, agrees, ties, strict=True)
+        RequestPrediction(r.index, walk, r, len(s.token_ids) < len(r.prompt_token_ids) + len(r.token_ids), agree, tied, lead)
+        for r, walk, s, agree, tied, lead in zip(asked, walks, samples, agrees, ties, drafted, strict=True)
     )
     taken = {r.index for r in asked}
     return Prediction(found, steps, topk, nodes, tuple(r.index for r in recording.requests if r.index not in taken))
@@ -310,11 +315,26 @@ def _common(one: Tensor, other: Tensor) -> int:
     return int(differ[0]) if len(differ) else n
 
 
-def _chain_walk(outcome, request: Request, sample: Sample, steps: int) -> AnswerWalk:
-    """The walk through one answer, from the teacher-forced outcomes of its chains."""
-    place = {int(t): i for i, t in enumerate(outcome.rows)}
-    first = len(request.prompt_token_ids)
-    return walk_to_end(lambda t, known: leading(outcome.right[:known, place[t]]), first, len(sample.token_ids), steps)
+def _chains(
+    drafter: Drafter, samples: list[Sample], embed: EmbeddingRows, target_embed: EmbeddingRows | None, variant: Variant, steps: int
+) -> tuple[list[AnswerWalk], list[np.ndarray]]:
+    """The walk through each sample's answer, and the right drafted tokens [r] from each of its rows. Raises what `replay` raises."""
+    check_variant(variant, drafter, samples)
+    check_width(drafter, embed)
+    device, dtype = drafter.fc.weight.device, drafter.fc.weight.dtype
+    table = embed.to(device, dtype)
+    target = table if target_embed is None else target_embed.to(device, dtype)
+    rows = target if variant.flags is not None and variant.flags.target_embedding else table
+    ids, options = draft_to_target(drafter, variant), {"token_shift": variant.token_shift, "flags": variant.flags}
+    walks, drafted = [], []
+    for group in batches(samples, min(BATCH_ROWS, rows_that_fit(drafter, [variant], steps))):
+        batch = FusedBatch(drafter, group, target, device, dtype)
+        said = [torch.cat([s.token_ids[1:], s.token_ids.new_tensor([-1])]) for s in group]
+        at = AnswerRows.of(group, said, batch.packed.starts, steps)
+        lead = leads(drafter, batch.packed, batch.fuse(variant)[0], rows, at, ids, **options)[0]
+        walks += [next(iter(at.walks(i, lead)), AnswerWalk((), 0, cut=False)) for i in range(len(group))]
+        drafted += [np.array([*at.of_sample(i, lead).values()], dtype=np.int64) for i in range(len(group))]
+    return walks, drafted
 
 
 def _sureness(judge: Judge | None, samples: list[Sample], device: torch.device) -> tuple[list, list]:

@@ -16,17 +16,17 @@ import torch
 from torch import Tensor
 
 from eaglelab.acceptance import FEW_SAMPLES, Z95
-from eaglelab.drafter.chains import draft_chains
 from eaglelab.drafter.embedding import EmbeddingRows
 from eaglelab.dumps import Sample
-from eaglelab.dumps.mask import spans
 from eaglelab.opened import NotGiven
+from eaglelab.replay.race import rough
 from eaglelab.replay.run import BATCH_ROWS, FusedBatch, draft_to_target
 from eaglelab.replay.variants import Variant
-from eaglelab.replay.walk import AnswerWalk, walk_to_end
+from eaglelab.replay.walk import AnswerWalk
 from eaglelab.served import likelihood
-from eaglelab.served.candidates import CONFIG, PAIR, RANDOM_EMBEDDING, RANDOM_HEAD, SAMPLED, TARGETS_HEAD, Candidate, candidates, pairs
+from eaglelab.served.candidates import CONFIG, OWN, PAIR, RANDOM_EMBEDDING, RANDOM_HEAD, SAMPLED, TARGETS_HEAD, Candidate, candidates, pairs
 from eaglelab.served.counts import ServedCounts
+from eaglelab.served.leads import AnswerRows, answer_mask, leads
 from eaglelab.served.recording import Recording, Request
 from eaglelab.wiring import Wiring
 
@@ -200,6 +200,8 @@ class _Texts:
     """Where the last state lies."""
     notes: tuple[str, ...] = ()
     text: tuple[str, str] = ("not compared", "")
+    known: dict[tuple, list[np.ndarray]] = field(default_factory=dict)
+    """Feed -> what `served.expected` has drafted of it already, sample by sample [r]."""
 
     @property
     def told(self) -> tuple[int, ...]:
@@ -239,7 +241,12 @@ def _same_text(inv: Investigation, recording: Recording) -> _Texts | None:
     )
     requests, samples = zip(*asked, strict=True)
     wanted = [torch.cat([s.token_ids[1:], s.token_ids.new_tensor([-1])]) for s in samples]
-    return _Texts(list(samples), requests, (), steps, found, rows, table, wanted, last, text=_text(inv, recording))
+    known = {}
+    for c in found:
+        drafted = side.leads_of(recording, c.wiring) if c.plain and c.wiring is not None else {}
+        if all(r.index in drafted for r in requests):
+            known[c.variant.feed] = [drafted[r.index] for r in requests]
+    return _Texts(list(samples), requests, (), steps, found, rows, table, wanted, last, text=_text(inv, recording), known=known)
 
 
 def _usable(request: Request, sample: Sample, steps: int) -> bool:
@@ -299,81 +306,43 @@ def _other_text(inv: Investigation, counts: ServedCounts, recording: Recording |
 class _Drafting:
     """Candidates drafting from every row of the answers in some samples; states and products are shared."""
 
-    def __init__(self, inv: Investigation, texts: _Texts, chosen: Sequence[int]) -> None:
-        self.inv, self.steps, self.last = inv, texts.steps, texts.last
+    def __init__(self, inv: Investigation, texts: _Texts, chosen: Sequence[int], first_look: bool = False) -> None:
+        """first_look: in the arithmetic of `rough`."""
+        self.inv, self.last = inv, texts.last
         self.samples = [texts.samples[i] for i in chosen]
-        device, dtype = inv.drafter.fc.weight.device, inv.drafter.fc.weight.dtype
+        self.known = {feed: np.concatenate([mine[i] for i in chosen]) for feed, mine in texts.known.items() if not first_look}
+        models = {name: inv.with_targets_head if name == TARGETS_HEAD else inv.drafter for name in (OWN, TARGETS_HEAD)}
+        self.models = {name: rough(m) if first_look and m is not None else m for name, m in models.items()}
+        device, dtype = inv.drafter.fc.weight.device, self.models[OWN].fc.weight.dtype
         self.rows_table = texts.rows.to(device, dtype)
         self.target_rows = self.rows_table if texts.target_rows is None else texts.target_rows.to(device, dtype)
-        self.batch = FusedBatch(inv.drafter, self.samples, self.target_rows, device, dtype)
-        self.answers, rows, wanted = [], [], []
-        for i, sample, start in zip(chosen, self.samples, self.batch.packed.starts, strict=False):
-            ends = [(max(1, first), end) for first, end in spans(_mask(sample)) if end - max(1, first) > 1]
-            self.answers.append(ends)
-            for first, end in ends:
-                mine = torch.arange(first - 1, end - 2)
-                rows.append(mine + start)
-                later = mine + 1 + torch.arange(self.steps)[:, None]  # [K, r]: the position whose choice the drafted token should be
-                said = texts.wanted[i][later.clamp(max=len(sample.token_ids) - 1)]
-                wanted.append(torch.where(later < end - 1, said, -1))
-        self.rows = torch.cat(rows or [torch.zeros(0, dtype=torch.int64)])  # [R] of the packed rows
-        self.wanted = torch.cat(wanted or [torch.zeros(self.steps, 0, dtype=torch.int64)], 1)  # [K, R], -1 beyond the answer
-        self.place = {int(row): i for i, row in enumerate(self.rows)}
+        self.batch = FusedBatch(self.models[OWN], self.samples, self.target_rows, device, dtype)
+        self.at = AnswerRows.of(self.samples, [texts.wanted[i] for i in chosen], self.batch.packed.starts, texts.steps)
         self._first: dict[Any, Tensor] = {}
 
-    @torch.no_grad()
     def leads(self, candidate: Candidate, least: float = 0.0) -> np.ndarray:
-        """[R] drafted tokens that are right before the first wrong one. least: share of rows with a right first token from which on the next
-        ones are drafted."""
-        lead = np.zeros(len(self.rows), dtype=np.int64)
-        if candidate.weights == RANDOM_HEAD or not len(self.rows):
-            return lead  # right once in Vd tokens, by chance
-        variant = candidate.variant
-        drafter = self.inv.with_targets_head if candidate.weights == TARGETS_HEAD else self.inv.drafter
-        ids = draft_to_target(drafter, variant)
-        chain = (replace(variant, vocabulary="d2t", label=""), candidate.weights, candidate.without_fc)
-        if chain not in self._first:  # readings of the map draft the same first token
-            self._first[chain] = next(self._chains(drafter, candidate, self.rows, 1))
-        right = ids[self._first[chain]] == self.wanted[0]
-        lead[right.numpy()] = 1
-        going = right.nonzero()[:, 0]
-        if self.steps > 1 and len(going) > least * len(self.rows):
-            chains = self._chains(drafter, candidate, self.rows[going], self.steps)
-            still = np.ones(len(going), dtype=bool)
-            for k, drafted in enumerate(chains):
-                if k:
-                    still &= (ids[drafted] == self.wanted[k, going]).numpy()
-                    lead[going.numpy()[still]] += 1
-        return lead
-
-    def _chains(self, drafter, candidate: Candidate, rows: Tensor, steps: int):
-        """Draft ids [r] of each step, on the CPU."""
+        """[R] drafted tokens that are right before the first wrong one. least: see `eaglelab.served.leads`."""
+        if candidate.weights == RANDOM_HEAD:
+            return np.zeros(len(self.at.rows), dtype=np.int64)  # right once in Vd tokens, by chance
         variant, table = candidate.variant, self.rows_table
+        if candidate.plain and variant.feed in self.known:
+            return self.known[variant.feed]
         if candidate.weights == RANDOM_EMBEDDING:
             table = _random(table)
         elif variant.flags is not None and variant.flags.target_embedding:
             table = self.target_rows
+        drafter = self.models[TARGETS_HEAD if candidate.weights == TARGETS_HEAD else OWN]
         fused = self.batch.states(self.last) if candidate.without_fc else self.batch.fuse(variant)[0]
-        options = {"token_shift": variant.token_shift, "flags": variant.flags}
-        for output in draft_chains(drafter, self.batch.packed, fused, table, rows.to(fused.device), steps, **options):
-            yield torch.cat([logits.argmax(-1).cpu() for _, logits in output.blocks()])
+        chain = (replace(variant, vocabulary="d2t", label=""), candidate.weights, candidate.without_fc)  # readings of the map share it
+        ids, options = draft_to_target(drafter, variant), {"token_shift": variant.token_shift, "flags": variant.flags}
+        lead, self._first[chain] = leads(
+            drafter, self.batch.packed, fused, table, self.at, ids, first=self._first.get(chain), least=least, **options
+        )
+        return lead
 
     def walks(self, lead: np.ndarray) -> list[list[AnswerWalk]]:
         """The walk through each answer of each sample."""
-        found = []
-        for start, ends in zip(self.batch.packed.starts, self.answers, strict=False):
-            found.append(
-                [
-                    walk_to_end(lambda t, known, start=start: min(known, int(lead[self.place[t + start]])), first, end, self.steps)
-                    for first, end in ends
-                ]
-            )
-        return found
-
-
-def _mask(sample: Sample) -> Tensor:
-    """The loss mask [T]; all but the first token where it is unknown."""
-    return sample.loss_mask if sample.loss_mask is not None else (torch.arange(len(sample.token_ids)) > 0).long()
+        return [self.at.walks(i, lead) for i in range(len(self.samples))]
 
 
 def _random(table: EmbeddingRows) -> EmbeddingRows:
@@ -411,14 +380,14 @@ class _Ranking:
         texts, notes = self.texts, list(self.texts.notes)
         first, rows = [], 0
         for i in self.kept:
-            more = int((_mask(texts.samples[i]) == 1).sum())
+            more = int((answer_mask(texts.samples[i]) == 1).sum())
             if not first or rows + more <= FIRST_ROWS * 5 // 4:  # one long answer more would double the cost
                 first, rows = [*first, i], rows + more
             if rows >= FIRST_ROWS and len(first) > 1:
                 break
-        screen = _Drafting(self.inv, texts, first)
         whole = len(first) == len(self.kept)
-        drafting = screen if whole else _Drafting(self.inv, texts, self.kept)
+        drafting = _Drafting(self.inv, texts, self.kept)
+        screen = drafting if whole else _Drafting(self.inv, texts, first, first_look=True)
         known, tried, final = [], [], {}
 
         def draft(more: list[Candidate]) -> None:
@@ -445,7 +414,7 @@ class _Ranking:
         for i, c in enumerate(known):
             s, d, chosen, best = (final[i], drafting, self.kept, ahead) if i in final else (tried[i], screen, first, best_first)
             behind, weight = float(best - s.log.sum()), float(weights.get(i, 0.0))
-            found.append(Fit(c, _sum(s.counts), self._served(chosen), behind, weight, s.same, s.fits and i in final, len(d.rows)))
+            found.append(Fit(c, _sum(s.counts), self._served(chosen), behind, weight, s.same, s.fits and i in final, len(d.at.rows)))
         found.sort(key=lambda f: (-f.weight, f.behind, not f.candidate.roles))
         if len(self.kept) < len(texts.samples):
             notes.append(f"{len(self.kept)} of {len(texts.samples)} answers were compared")
@@ -513,8 +482,7 @@ class _Ranking:
 
     def _along(self, drafting: _Drafting, lead: np.ndarray, place: int, request: Request) -> tuple[np.ndarray, np.ndarray]:
         """(served, predicted) accepted counts of the passes whose whole draft lies inside the text, along the server's own path."""
-        start = drafting.batch.packed.starts[place]
-        ends = drafting.answers[place]
+        ends, known = drafting.at.answers[place], drafting.at.of_sample(place, lead)
         if not ends:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         (first, end), served, predicted = ends[0], [], []
@@ -523,7 +491,7 @@ class _Ranking:
             if end - t - 2 < self.texts.steps:
                 break
             served.append(n)
-            predicted.append(int(lead[drafting.place[t + start]]))
+            predicted.append(known[t])
             t += n + 1
         return np.array(served, np.int64), np.array(predicted, np.int64)
 
