@@ -161,7 +161,7 @@ def run_check(check: Check, investigation: Investigation, told: dict[str, str] |
             f"{check.title} Cannot tell: the check itself broke ({_first_words(error)})",
             Status.CANNOT_TELL,
             evidence=f"{said} (in {at.name}, {os.path.basename(at.filename)} line {at.lineno})",
-            numbers={"error": type(error).__name__},
+            numbers={"error": type(error).__name__, "defect": True},
             next=f"Please report this to eaglelab's makers, with the evidence's text; {RAISE}=1 in the environment shows the whole traceback.",
         )
 

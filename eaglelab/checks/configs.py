@@ -54,6 +54,9 @@ def engine_feeds(inv: Investigation) -> Iterator[Finding]:
         if lost
         else "This engine hands over no states of the target's residual: serve with another one."
         if broken
+        else 'The same ids mean other layers in other versions: ask the engine\'s own code, where it is installed (`[engine] source = "installed"`), or in its '
+        "wheel or checkout (`source = PATH`)."
+        if fed.assumptions and fed.engine.version is not None
         else "Name the engine's exact version: the same ids mean other layers in other versions."
         if fed.assumptions
         else "",

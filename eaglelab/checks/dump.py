@@ -203,7 +203,7 @@ def _normed(inv: Investigation, slot: int, identified: Boundary, measured: LastS
     elif other and (flagged or implied.certain):
         status, todo = (
             Status.FAIL,
-            f"{inv.dump.format} readers take it for the state {STATES[stated]}: convert the slot, or tell the trainer.",
+            f"Trainers that read {inv.dump.format} files take it for the state {STATES[stated]}: write that state into the slot, or have yours take it as it is.",
         )
     elif contradicted:
         status, todo = Status.CANNOT_TELL, "Comparison and numbers disagree: is the target the right one?"

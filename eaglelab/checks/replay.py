@@ -139,7 +139,7 @@ def engine_feed(inv: Investigation) -> Iterator[Finding]:
             "replay.engine",
             f"The replay cannot show {inv.engine.title}'s feed {fed}: {inv.feeds.engine_reason}",
             Status.CANNOT_TELL,
-            next="States that are not in the dump cannot be replayed."
+            next="States that are not in the dump cannot be replayed: what the wrong ids cost shows when they are mended (wiring.match names them)."
             if inv.dump_wiring.known
             else "Give the target or a sketch, so that the slots get their boundaries.",
         )

@@ -87,7 +87,7 @@ def need_masks(inv: Investigation) -> list[Any]:
     """The samples whose mask trains something. Raises NotGiven where no sample stores a mask."""
     if all(s.loss_mask is None for s in inv.samples):
         why = next((note for s in inv.samples for note in s.notes if "mask" in note), "")  # a reader's own: no dataset beside the states
-        how = "put the trainer's mask beside the states (formats.md says where each format has it); which tokens train cannot be told from the text"
+        how = "put the trainer's mask beside the states (docs/formats.md says where each format has it); which tokens train cannot be told from the text"
         raise NotGiven("a loss mask", f"{how}. {why[0].upper()}{why[1:]}" if why else how)
     return [s for s in inv.samples if s.loss_mask is not None and bool(s.loss_mask.any())]
 
