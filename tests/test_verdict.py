@@ -13,7 +13,7 @@ from eaglelab.findings import Finding, Status
 from eaglelab.verdict import verdict
 from eaglelab.verdict.charge import kinds
 
-PASS, FAIL, CANNOT_TELL = Status.PASS, Status.FAIL, Status.CANNOT_TELL
+PASS, FAIL, CANNOT_TELL, NOT_GIVEN = Status.PASS, Status.FAIL, Status.CANNOT_TELL, Status.NOT_GIVEN
 EXPLAINED = tomllib.loads((Path(eaglelab.checks.__file__).parent / "explain.toml").read_text())
 IDS = sorted(
     {i.replace("*", "x") for i in EXPLAINED}
@@ -276,3 +276,19 @@ def test_a_few_checks_that_were_asked_for_say_nothing_of_the_rest():
     assert "Looked at wiring.match only" in said.text
     assert said.not_looked_at == ("Everything but wiring.match: run `eaglelab check CASE` without --only.",)
     assert verdict([match(), replayed()], only=["wiring.match", "replay.engine"]).stage == "wiring"
+
+
+def test_of_what_was_asked_for_and_could_not_be_looked_at_nothing_is_said():
+    absent = Finding("errors", "Does the log hold an error? Not given: a server's log", NOT_GIVEN, next="`[engine] log` names it")
+    said = verdict([absent], only=["errors"])
+    assert said.stage == "cannot tell"
+    assert said.text == f"Nothing could be looked at for errors. {absent.title}. `[engine] log` names it."
+    silent = verdict([], only=["served.log"])
+    assert (silent.stage, silent.confidence) == ("none found", "cannot tell")
+    assert "is not given, or shows nothing" in silent.text
+
+
+def test_a_check_that_broke_is_said_beside_a_verdict_that_is_sure():
+    broke = Finding("served.expected", "Does it? Cannot tell: the check itself broke (x)", CANNOT_TELL, numbers={"defect": True})
+    said = verdict([match(), replayed(), broke])
+    assert said.not_looked_at[0] == "What served.expected would say: eaglelab broke there, which is a defect of its own."

@@ -86,7 +86,13 @@ def _none_found(
 
 
 def _asked(by_id: Mapping[str, Finding], only: tuple[str, ...], aside: str) -> Verdict:
-    """A few checks that were asked for: no fault in them says nothing of the rest."""
+    """A few checks that were asked for: no fault in them says nothing of the rest. What found nothing to look at shows nothing."""
+    if not by_id:
+        silent = f"Nothing was found by {', '.join(only)}: what is looked at there is not given, or shows nothing."
+        return Verdict("none found", "cannot tell", f"{silent} Nothing else was looked at.{aside}")
+    if all(f.status is Status.NOT_GIVEN for f in by_id.values()):
+        first = sentences(next(iter(by_id.values())))
+        return Verdict("cannot tell", "cannot tell", f"Nothing could be looked at for {', '.join(only)}. {first}{aside}")
     questions = "; ".join(_distinct([f for f in by_id.values() if f.status is Status.CANNOT_TELL])).rstrip(".")
     text = f"Looked at {', '.join(only)} only, which show{'s' * (len(only) == 1)} no fault; nothing else was looked at.{aside}"
     return Verdict("none found", "cannot tell", text + (f" Still open: {questions}." if questions else ""))

@@ -30,10 +30,12 @@ ASKS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
 
 
 def not_looked_at(by_id: Mapping[str, Finding], said: Verdict, only: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """At most five: what bears on a stage that is not settled, each input once. Where a fault is sure its own stage is settled; cost is open
+    """Checks that broke, then at most five: what bears on a stage that is not settled, each input once. Where a fault is sure its own stage is settled; cost is open
     only where acceptance shows no fault."""
+    broke = [f.id for f in by_id.values() if f.numbers.get("defect")]
+    ours = (f"What {', '.join(broke)} would say: eaglelab broke there, which is a defect of its own.",) if broke else ()
     if only:
-        return (f"Everything but {', '.join(only)}: run `eaglelab check CASE` without --only.",)
+        return (*ours, f"Everything but {', '.join(only)}: run `eaglelab check CASE` without --only.")
     sure = {f.stage for f in said.faults if f.confidence == "sure"}
     found: dict[str, str] = {}
     if by_id and "dump.health" not in by_id:
@@ -44,7 +46,7 @@ def not_looked_at(by_id: Mapping[str, Finding], said: Verdict, only: tuple[str, 
         absent = [f for f in by_id.values() if matches(f, ids) and f.next and _lacks(f)]
         if absent:
             found.setdefault(absent[0].next, f"{question[0].upper()}{question[1:]}: {absent[0].next.rstrip('.')}.")
-    return tuple(found.values())[:MOST]
+    return (*ours, *tuple(found.values())[:MOST])
 
 
 def _lacks(finding: Finding) -> bool:
