@@ -114,7 +114,7 @@ class Charge:
         return tuple(dict.fromkeys(f.id for f in (*self.witnesses, *self.told)))
 
     def fault(self) -> Fault:
-        also = [f.title for f in self.told if f.title not in self.words]
+        also = [f.title for f in self.told if f.title not in self.words and f.id != "triangle"]  # its numbers are the other witnesses' own
         follows = f"From it follows as well: {'; '.join(also)}." if also else ""
         text = " ".join(part for part in (self.words, follows, self.ground, self.command) if part)
         return Fault(self.stage, self.confidence, text, self.changes, self.ids, self.effect)
