@@ -1,7 +1,8 @@
 """Which deviation reproduces what a server accepted: every candidate drafts along the served text, and its counts are held against the server's.
 
 The states are computed once and shared; a candidate's later steps are drafted only where its earlier ones are right. All candidates draft
-through the first requests, and those that are not hopeless there through all of them.
+through the first requests, those that are not hopeless there through all of them, and those that are not hopeless there again in the
+drafter's own arithmetic: what comes before is in that of `replay.race.rough`.
 """
 
 from __future__ import annotations
@@ -308,11 +309,12 @@ class _Drafting:
 
     def __init__(self, inv: Investigation, texts: _Texts, chosen: Sequence[int], first_look: bool = False) -> None:
         """first_look: in the arithmetic of `rough`."""
-        self.inv, self.last = inv, texts.last
+        self.inv, self.last, self.chosen = inv, texts.last, chosen
         self.samples = [texts.samples[i] for i in chosen]
         self.known = {feed: np.concatenate([mine[i] for i in chosen]) for feed, mine in texts.known.items() if not first_look}
         models = {name: inv.with_targets_head if name == TARGETS_HEAD else inv.drafter for name in (OWN, TARGETS_HEAD)}
         self.models = {name: rough(m) if first_look and m is not None else m for name, m in models.items()}
+        self.quick = self.models[OWN] is not inv.drafter
         device, dtype = inv.drafter.fc.weight.device, self.models[OWN].fc.weight.dtype
         self.rows_table = texts.rows.to(device, dtype)
         self.target_rows = self.rows_table if texts.target_rows is None else texts.target_rows.to(device, dtype)
@@ -385,36 +387,40 @@ class _Ranking:
                 first, rows = [*first, i], rows + more
             if rows >= FIRST_ROWS and len(first) > 1:
                 break
-        whole = len(first) == len(self.kept)
-        drafting = _Drafting(self.inv, texts, self.kept)
-        screen = drafting if whole else _Drafting(self.inv, texts, first, first_look=True)
-        known, tried, final = [], [], {}
+        exact, kept = _Drafting(self.inv, texts, self.kept), tuple(self.kept)
+        looks = [_Drafting(self.inv, texts, some, first_look=True) for some in dict.fromkeys((tuple(first), kept))]
+        stages = [*(look for look in looks if look.quick or look.chosen != kept), exact]
+        known, scores = [], [{} for _ in stages]
 
         def draft(more: list[Candidate]) -> None:
+            going = list(range(len(known), len(known) + len(more)))
             known.extend(more)
-            tried.extend(self._score(screen, c, first, 0.0 if whole else HARDLY_ANY) for c in more)
-            totals = np.array([s.log.sum() for s in tried])
-            near = [i for i in np.argsort(-totals, kind="stable")[:FINALISTS] if totals[i] >= totals.max() - HOPELESS]
-            for i in [*(i for i, c in enumerate(known) if c.roles), *near]:
-                if i not in final:
-                    final[i] = tried[i] if whole else self._score(drafting, known[i], self.kept)
+            for n, (stage, mine) in enumerate(zip(stages, scores, strict=True)):
+                last = n == len(stages) - 1
+                going += [i for i, c in enumerate(known) if last and c.roles and i not in going]
+                mine.update({i: self._score(stage, known[i], 0.0 if n or last else HARDLY_ANY) for i in going if i not in mine})
+                totals = {i: s.log.sum() for i, s in mine.items()}
+                near = sorted(totals, key=lambda i: -totals[i])[:FINALISTS]
+                going = [i for i in near if totals[i] >= max(totals.values()) - HOPELESS]
 
         draft(texts.candidates)
+        final = scores[-1]
         if not any(s.fits for s in final.values()):  # two faults at once
-            order = sorted(range(len(known)), key=lambda i: (not known[i].roles, -tried[i].log.sum()))
+            order = sorted(range(len(known)), key=lambda i: (not known[i].roles, -scores[0][i].log.sum()))
             wirings, others = (
                 [known[i] for i in order if (known[i].kind == "wiring") is own and not known[i].trained] for own in (True, False)
             )
             nearest = [c for c in others if c.kind in PAIR and not c.roles][:1]
-            more = pairs(wirings[:PAIRED], others) + pairs(wirings[PAIRED:], nearest)
-            draft(more)
+            draft(pairs(wirings[:PAIRED], others) + pairs(wirings[PAIRED:], nearest))
         weights = dict(zip(final, likelihood.weights(np.stack([s.log for s in final.values()])), strict=True))
-        ahead, best_first = (max(s.log.sum() for s in some) for some in (final.values(), tried))
         found = []
         for i, c in enumerate(known):
-            s, d, chosen, best = (final[i], drafting, self.kept, ahead) if i in final else (tried[i], screen, first, best_first)
-            behind, weight = float(best - s.log.sum()), float(weights.get(i, 0.0))
-            found.append(Fit(c, _sum(s.counts), self._served(chosen), behind, weight, s.same, s.fits and i in final, len(d.at.rows)))
+            n = max(n for n, mine in enumerate(scores) if i in mine)
+            s, best = scores[n][i], max(other.log.sum() for other in scores[n].values())
+            served, rows = self._served(stages[n].chosen), len(stages[n].at.rows)
+            found.append(
+                Fit(c, _sum(s.counts), served, float(best - s.log.sum()), float(weights.get(i, 0.0)), s.same, s.fits and i in final, rows)
+            )
         found.sort(key=lambda f: (-f.weight, f.behind, not f.candidate.roles))
         if len(self.kept) < len(texts.samples):
             notes.append(f"{len(self.kept)} of {len(texts.samples)} answers were compared")
@@ -431,7 +437,7 @@ class _Ranking:
             return _sum([ServedCounts.from_histogram(h.tolist(), self.texts.steps) for h in self.texts.totals])
         return _sum([self.texts.requests[i].counts(self.texts.steps) for i in chosen])
 
-    def _score(self, drafting: _Drafting, candidate: Candidate, chosen: Sequence[int], least: float = 0.0) -> _Scored:
+    def _score(self, drafting: _Drafting, candidate: Candidate, least: float = 0.0) -> _Scored:
         if candidate.weights == SAMPLED:
             return self._sampled(drafting, candidate)
         lead = drafting.leads(candidate, least)
@@ -443,7 +449,7 @@ class _Ranking:
             pi = _chance(self.inv.drafter.config.draft_vocab_size, self.texts.steps)
         if not self.texts.requests:
             return self._of_totals(histograms, pi, candidate, counts)
-        return self._of_requests(drafting, lead, walks, histograms, pi, chosen, counts)
+        return self._of_requests(drafting, lead, walks, histograms, pi, counts)
 
     def _sampled(self, drafting: _Drafting, candidate: Candidate) -> _Scored:
         """By the target's probabilities of the drafted tokens, over all rows of the dump's answers that have every step."""
@@ -456,8 +462,9 @@ class _Ranking:
         counts = tuple(ServedCounts.from_histogram([round(x) for x in h], self.texts.steps) for h in histograms)
         return self._of_totals(histograms, likelihood.distribution(sum(histograms)), candidate, counts)
 
-    def _of_requests(self, drafting, lead, walks, histograms, pi, chosen, counts) -> _Scored:
+    def _of_requests(self, drafting, lead, walks, histograms, pi, counts) -> _Scored:
         """Each request in turn at each noise; the likeliest noise is kept."""
+        chosen = drafting.chosen
         by_noise = np.zeros((len(likelihood.NOISE), len(chosen)))
         same = passes = 0
         pairs = []
