@@ -327,6 +327,12 @@ MESSAGES = [
         "vocabularies",
         "vllm-project/vllm#43369",
     ),
+    (
+        "ERROR 05-29 15:17:48 [core.py:502] AssertionError: Expected logits to have shape (*, 128256), but got torch.Size([1, 32000])",
+        "map_not_loaded",
+        "vllm-project/vllm#18909",
+    ),
+    ("AssertionError: For PP = 1, Eagle draft should share embed with target model", "embed_tokens", "vllm-project/vllm#17326"),
     ("size of tensor. Target sizes: [256].  Tensor sizes: [512]", "rows", "vllm-project/vllm#29559"),
     (
         "RuntimeError: The expanded size of the tensor (1024) must match the existing size (4096) at non-singleton dimension 1.",
@@ -428,6 +434,12 @@ def test_what_is_not_known_still_has_its_place_and_shape_read():
     found = one(text, Facts(hidden=896))
     assert (found.title, found.place) == ("Not known here: FooError", "the drafter's own forward")
     assert found.widths.sentences == ("2,688 is three slots of H = 896.",)
+
+
+def test_shapes_of_a_message_that_is_not_known_are_read_only_where_h_is():
+    text = "ValueError: Expected state of (*, 5), but got torch.Size([1, 32000])"
+    assert one(text).widths.sentences == ()
+    assert one(text, Facts(hidden=4096)).widths.sentences == ("32,000 is no whole number of states of H = 4,096.",)
 
 
 def test_an_empty_text_is_an_error_of_whoever_gives_it():

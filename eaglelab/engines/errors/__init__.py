@@ -255,7 +255,7 @@ def _unknown(message: str, groups: Mapping[str, str] | None, place: str, facts: 
     told = [f"Raised in {place}." if place else "Where it was raised is not told."]
     numbers = NOT_READ
     found = re.search(r"[(\[](\d{1,7}(?:, ?\d{1,7})+)[)\]]", message)
-    if found:
+    if found and facts.hidden:  # without H any number is some number of slots
         numbers = shape([int(n) for n in found[1].replace(",", " ").split()], facts)
     return Explanation(
         id="unknown",
