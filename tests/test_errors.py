@@ -59,6 +59,12 @@ def test_without_h_one_hidden_size_fits_these_widths():
     assert found.widths.sentences[0].startswith("H = 2,880 is the one hidden size that fits")
 
 
+def test_widths_of_another_target_than_the_cases():
+    found = one(FC.format(112, 5760, 8640, 2880), Facts(hidden=4096))
+    assert found.widths.sentences[-1] == "They are two slots and three slots of H = 2,880: is the case's target the one that was served?"
+    assert "is the case's target" not in " ".join(one(FC.format(112, 5760, 8640, 2880), Facts(hidden=5760)).widths.sentences)
+
+
 @pytest.mark.report(thread="SafeAILab/EAGLE#294", classes=["A"])
 @pytest.mark.parametrize("facts", [Facts(), Facts(hidden=4096, num_layers=36)])
 def test_all_hidden_states_were_concatenated(facts):

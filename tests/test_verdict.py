@@ -67,8 +67,10 @@ WORKS = finding("replay.works", PASS)
 
 
 def told(failing, said):
-    """Its title stands in the text; the wiring's own words say what wiring.match says."""
-    return failing.title in said.text or (failing.id == "wiring.match" and any("wiring.match" in f.findings for f in said.faults))
+    """Its title stands in the text; the wiring's own words say what wiring.match says, and those of served.expected what the triangle says."""
+    with_it = [set(f.findings) for f in said.faults if failing.id in f.findings]
+    in_other_words = failing.id == "wiring.match" or (failing.id == "triangle" and any("served.expected" in ids for ids in with_it))
+    return failing.title in said.text or (in_other_words and bool(with_it))
 
 
 # -- sure needs two kinds ---------------------------------------------------------------------------------------------------------------

@@ -114,7 +114,8 @@ class Charge:
         return tuple(dict.fromkeys(f.id for f in (*self.witnesses, *self.told)))
 
     def fault(self) -> Fault:
-        also = [f.title for f in self.told if f.title not in self.words and f.id != "triangle"]  # its numbers are the other witnesses' own
+        counted = any(f.id == "served.expected" and f.title in self.words for f in self.witnesses)  # then the triangle's numbers are said
+        also = [f.title for f in self.told if f.title not in self.words and not (counted and f.id == "triangle")]
         follows = f"From it follows as well: {'; '.join(also)}." if also else ""
         text = " ".join(part for part in (self.words, follows, self.ground, self.command) if part)
         return Fault(self.stage, self.confidence, text, self.changes, self.ids, self.effect)

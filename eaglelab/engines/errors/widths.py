@@ -126,7 +126,7 @@ def fc(given: int, expected: int, facts: Facts, out: int | None = None) -> Read:
             _fc_sentences(hidden, came, asked, facts), {"hidden": hidden, "given_slots": came, "expected_slots": asked}, _cause(came, asked)
         )
     if facts.hidden:
-        return _against_facts(given, expected, facts)
+        return _another_target(_against_facts(given, expected, facts), (given, expected), facts)
     found = candidates((given, expected), out)
     if not found:
         return _odd((given, expected))
@@ -272,6 +272,15 @@ def _against_facts(a: int, b: int, facts: Facts) -> Read:
     elif {a, b} & {facts.vocab, facts.draft_vocab}:
         cause = "vocabulary"
     return Read((f"{'; '.join(told)}.",), {"widths": [a, b]}, cause)
+
+
+def _another_target(said: Read, widths: Sequence[int], facts: Facts) -> Read:
+    """Widths of which the case's H divides none, and one other H both."""
+    found = candidates(widths)
+    if said.cause or len(found) != 1 or any(name(w, facts) for w in widths):
+        return said
+    asked = f"They are {' and '.join(words(s) for s in found[0][1])} of H = {found[0][0]:,}: is the case's target the one that was served?"
+    return Read((*said.sentences, asked), said.numbers, said.cause)
 
 
 def _listed(
