@@ -11,13 +11,14 @@ from random import Random
 import pytest
 import torch
 from faults import score
-from faults.bench import COLUMNS, Bench, Job, Seen, changed, effect, healthy_outcome, outcome, same_server, wrong_and_sure
+from faults.bench import COLUMNS, Bench, Job, Seen, changed, effect, effect_of_text, healthy_outcome, outcome, same_server, wrong_and_sure
 from faults.healthy import healthy
 from faults.kinds import KINDS
 from faults.plan import Kind, Server
 from faults.server import accepted_of, serve
 from faults.write import write
 
+from eaglelab.acceptance import ratio_interval
 from eaglelab.findings import Fault, Finding, Status, Verdict
 from eaglelab.loop.target import CachedTarget
 
@@ -271,3 +272,13 @@ def test_every_kind_is_declared_whole():
         assert kind.named_by, kind.name
         assert " + " not in kind.name, "a plus with spaces parts the names of a pair"
     assert Random("a").random() == Random("a").random()  # injections are drawn by name: the same in every run
+
+
+def test_the_effect_of_other_prompts_is_not_paired():
+    """Two independent means of +-1: the square root of the sum of both half widths' squares, whatever the order and the number of requests."""
+    easy, hard = [(20, 10), (22, 10), (18, 10), (20, 10)], [(10, 10), (12, 10), (8, 10), (10, 10), (11, 10), (9, 10)]
+    moved, low, high = effect_of_text(easy, hard)
+    assert moved == pytest.approx(-1)
+    one, other = (ratio_interval([a for a, _ in side], [n for _, n in side]) for side in (easy, hard))
+    assert moved - low == pytest.approx((((other[1] - other[0]) / 2) ** 2 + ((one[1] - one[0]) / 2) ** 2) ** 0.5)
+    assert effect_of_text(easy, hard[::-1]) == (moved, low, high)

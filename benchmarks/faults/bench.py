@@ -8,13 +8,14 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import hypot
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
 
-from eaglelab.acceptance import ratios_apart
+from eaglelab.acceptance import ratio_interval, ratios_apart
 from eaglelab.case import open_case
 from eaglelab.checks import run_checks
 from eaglelab.engines.conventions import CannotFeed
@@ -171,6 +172,17 @@ def effect(plain: list[tuple[int, int]], spoilt: list[tuple[int, int]]) -> tuple
     return ratios_apart(spoilt, plain)
 
 
+def effect_of_text(plain: list[tuple[int, int]], other: list[tuple[int, int]]) -> tuple[float, float, float]:
+    """`effect` of other prompts: nothing is paired, so the two intervals' squares add up."""
+    (a, low_a, high_a), (b, low_b, high_b) = (_rate(side) for side in (other, plain))
+    return a - b, a - b - hypot(a - low_a, high_b - b), a - b + hypot(high_a - a, b - low_b)
+
+
+def _rate(side: list[tuple[int, int]]) -> tuple[float, float, float]:
+    accepted, passes = zip(*side, strict=True)
+    return sum(accepted) / sum(passes), *ratio_interval(accepted, passes)
+
+
 # -- all cases of a world -----------------------------------------------------------------------------------------------------------------
 
 
@@ -214,6 +226,8 @@ class Bench:
         if plan.server is not None and not same_server(plain, plan):
             answers = serve(self.world, plan.server)
             moved = effect(self.length, accepted_of(answers))
+        elif plan.counted:
+            moved = effect_of_text(self.length, plan.counted)
         else:
             moved = None
         seen = look(plan, answers, self._place(f"{names}-{job.strength}"))

@@ -95,6 +95,8 @@ class Plan:
     """Rows of the trainer's metrics; empty: none is written."""
     files: dict[str, str | bytes] = field(default_factory=dict)
     """Further files by their path in the case's folder."""
+    counted: list[tuple[int, int]] = field(default_factory=list)
+    """(accepted drafted tokens, verify passes) of each request of a recording of other prompts, whose accept length is the effect."""
     target: str = "path"
     """How the case has its target: `path` (the checkpoint), `sketch` (with embedding rows), `none` (embedding rows and the target's config alone)."""
     told: tuple[str, ...] = ("recording", "log")

@@ -71,6 +71,8 @@ def ids_for(plan: Plan, boundaries: Sequence[int]) -> list[int]:
     try:
         return rule.ids_for(boundaries, layers)
     except CannotFeed:
+        if rule.rule == "none":
+            raise Inapplicable(f"{rule.engine.title} captures nothing of {rule.architecture}") from None
         add = boundaries[-1] - rule._shift([boundaries[-1]], layers)[0]
         return [b + add for b in boundaries]
 

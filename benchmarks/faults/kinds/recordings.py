@@ -12,7 +12,7 @@ from eaglelab.served.recording import RecordingWriter, Request, Session
 from faults.kinds.common import Family, between, the_server
 from faults.language import Language
 from faults.plan import Inapplicable, Plan, World
-from faults.server import record, serve
+from faults.server import accepted_of, record, serve
 from faults.targets import greedy, load_target, states_of
 
 TEXT, SAMPLED = Family("C"), Family("M")
@@ -31,6 +31,8 @@ def _recorded(plan: Plan, world: World, *, dumped: bool = True, **session: objec
     plan.files["own.jsonl"] = "\n".join([json.dumps(json.loads(first) | session), *lines]) + "\n"
     plan.sections.setdefault("engine", {})["counters"] = "own.jsonl"
     plan.server = None
+    if not dumped:
+        plan.counted = accepted_of(answers)
 
 
 @TEXT.kind("served text of another domain", "triangle", source="SafeAILab/EAGLE#179", needs="recording")
