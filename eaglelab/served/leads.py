@@ -96,7 +96,8 @@ def leads(
             return right.numpy().astype(np.int64), first
     chains, stay = draft_chains(drafter, packed, fused, embed, at.rows.to(fused.device), steps, **options), None
     for k in range(steps):
-        drafted = torch.cat([logits.argmax(-1).cpu() for _, logits in chains.send(stay).blocks()])  # [r] draft ids
+        blocks = chains.send(stay).blocks()
+        drafted = torch.cat([logits.max(-1)[1].cpu() for _, logits in blocks])  # [r]; argmax is four times as slow in bfloat16
         first = drafted if k == 0 else first
         right = (ids[drafted] == at.wanted[k, going]).nonzero()[:, 0]
         going, stay = going[right], right.to(fused.device)

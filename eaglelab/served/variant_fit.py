@@ -1,8 +1,8 @@
 """Which deviation reproduces what a server accepted: every candidate drafts along the served text, and its counts are held against the server's.
 
 The states are computed once and shared; a candidate's later steps are drafted only where its earlier ones are right. All candidates draft
-through the first requests, those that are not hopeless there through all of them, and those that are not hopeless there again in the
-drafter's own arithmetic: what comes before is in that of `replay.race.rough`.
+through the first requests, those that are not hopeless there through some more (both in the arithmetic of `replay.race.rough`), and those
+that are not hopeless there again through all.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 FEW_PASSES = 50
 """Verify passes below which no deviation is told from another."""
-FIRST_ROWS = 128
-"""Rows of answers through which all candidates draft; what is far behind there is not drafted further."""
+LOOK_ROWS = (128, 400)
+"""Rows of answers through which all candidates draft, and those that are not far behind there."""
 HOPELESS = 8.0
-"""Log likelihood by which a candidate is behind the best over the first rows when it is given up: odds of 1 to 3,000."""
+"""Log likelihood by which a candidate is behind the best in a look when it is given up: odds of 1 to 3,000."""
 HARDLY_ANY = 0.1
 """Share of the first rows with a right first token below which a candidate's later steps are not drafted there: reading its weights for a
 handful of rows costs as much as for all."""
@@ -309,7 +309,7 @@ class _Drafting:
 
     def __init__(self, inv: Investigation, texts: _Texts, chosen: Sequence[int], first_look: bool = False) -> None:
         """first_look: in the arithmetic of `rough`."""
-        self.inv, self.last, self.chosen = inv, texts.last, chosen
+        self.inv, self.last, self.chosen = inv, texts.last, tuple(chosen)
         self.samples = [texts.samples[i] for i in chosen]
         self.known = {feed: np.concatenate([mine[i] for i in chosen]) for feed, mine in texts.known.items() if not first_look}
         models = {name: inv.with_targets_head if name == TARGETS_HEAD else inv.drafter for name in (OWN, TARGETS_HEAD)}
@@ -380,16 +380,9 @@ class _Ranking:
 
     def result(self) -> VariantFit:
         texts, notes = self.texts, list(self.texts.notes)
-        first, rows = [], 0
-        for i in self.kept:
-            more = int((answer_mask(texts.samples[i]) == 1).sum())
-            if not first or rows + more <= FIRST_ROWS * 5 // 4:  # one long answer more would double the cost
-                first, rows = [*first, i], rows + more
-            if rows >= FIRST_ROWS and len(first) > 1:
-                break
-        exact, kept = _Drafting(self.inv, texts, self.kept), tuple(self.kept)
-        looks = [_Drafting(self.inv, texts, some, first_look=True) for some in dict.fromkeys((tuple(first), kept))]
-        stages = [*(look for look in looks if look.quick or look.chosen != kept), exact]
+        exact = _Drafting(self.inv, texts, self.kept)
+        looks = [_Drafting(self.inv, texts, some, first_look=True) for some in dict.fromkeys(self._about(rows) for rows in LOOK_ROWS)]
+        stages = [*(look for look in looks if look.quick or look.chosen != exact.chosen), exact]
         known, scores = [], [{} for _ in stages]
 
         def draft(more: list[Candidate]) -> None:
@@ -425,6 +418,17 @@ class _Ranking:
         if len(self.kept) < len(texts.samples):
             notes.append(f"{len(self.kept)} of {len(texts.samples)} answers were compared")
         return VariantFit(tuple(found), self._served(self.kept), self._evidence, len(self.kept), texts.steps, tuple(notes), texts.text)
+
+    def _about(self, most: int) -> tuple[int, ...]:
+        """The first answers with this many rows together, or a few more; two at least."""
+        chosen, rows = (), 0
+        for i in self.kept:
+            more = int((answer_mask(self.texts.samples[i]) == 1).sum())
+            if not chosen or rows + more <= most * 5 // 4:  # one long answer more would double the cost
+                chosen, rows = (*chosen, i), rows + more
+            if rows >= most and len(chosen) > 1:
+                break
+        return chosen
 
     @property
     def _evidence(self) -> str:
