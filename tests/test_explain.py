@@ -140,6 +140,16 @@ def test_only_chooses_checks_families_and_what_a_check_makes_beside():
     assert "drafter.vocabulary.coverage" in chosen("drafter.vocabulary")
 
 
+def test_what_is_not_given_stands_behind_what_is_known(capsys):
+    code, out, _ = said(capsys, EXAMPLE, "--only", "timing.verify,timing.phases,served.flags")
+    lines = [line for line in out.splitlines() if line.startswith(("[", "Not given", "2 ok"))]
+    assert [line[:5] for line in lines] == ["[ok] ", "[ok] ", "Not g", "[not ", "2 ok,"]
+    assert lines[2] == "Not given (1), with how to get it:"
+    assert lines[4] == "2 ok, 1 not given"
+    assert code == 0
+    assert "not given" not in said(capsys, EXAMPLE, "--only", "served.flags")[1].lower()
+
+
 def test_only_looks_at_these_only_and_says_so(capsys):
     code, out, _ = said(capsys, EXAMPLE, "--only", "wiring.engine,served.flags")
     assert code == 0

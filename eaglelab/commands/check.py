@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ from typing import Any
 from eaglelab.commands import error_text
 from eaglelab.commands.arguments import count, samples, where
 from eaglelab.commands.opening import investigation
-from eaglelab.commands.terminal import print_finding, print_json, show, visible
-from eaglelab.findings import Finding, Verdict, exit_code
+from eaglelab.commands.terminal import MARKS, print_finding, print_json, show, visible
+from eaglelab.findings import Finding, Status, Verdict, exit_code
 
 CHEAP = ("config", "log")
 NO_CASE = "check needs a case: `eaglelab check CASE`; `--error TEXT` explains a message and `--explain ID` a check without one"
@@ -50,12 +51,19 @@ def run(args: argparse.Namespace) -> int:
     said_before: set[str] = set()
     for finding in run_checks(inv, costs=CHEAP if args.cheap else None, only=only):
         findings.append(finding)
-        if not args.json:
+        if not args.json and finding.status is not Status.NOT_GIVEN:
             print_finding(finding, said_before)
     said = verdict(findings, inv, only=asked)
     if args.json:
         print_json(check_json(findings, said, inv, cheap=args.cheap, only=only is not None))
     else:
+        absent = [f for f in findings if f.status is Status.NOT_GIVEN]
+        if absent:
+            print(f"\nNot given ({len(absent)}), with how to get it:")
+        for finding in absent:  # behind what is known, so that it does not hide it
+            print_finding(finding, said_before)
+        if findings:
+            print(f"\n{counted(findings)}")
         print(visible(told(said)))
     code = exit_code(findings)
     return 3 if code == 0 and said.stage == "cannot tell" else code
@@ -86,6 +94,13 @@ def check_json(findings: list[Finding], said: Verdict, inv, cheap: bool = False,
         "findings": [f.to_json() for f in findings],
         "verdict": said.to_json(),
     }
+
+
+def counted(findings: list[Finding]) -> str:
+    """How many findings of each status, as in `2 FAIL, 1 cannot tell, 30 ok`."""
+    by_status = Counter(f.status for f in findings)
+    order = (Status.FAIL, Status.CANNOT_TELL, Status.PASS, Status.NOT_GIVEN, Status.NOT_APPLICABLE)
+    return ", ".join(f"{by_status[s]} {MARKS[s]}" for s in order if by_status[s])
 
 
 def told(said: Verdict) -> str:
