@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from eaglelab.acceptance import accept_length_from_joint
+from eaglelab.served.counts import FEW_PASSES
 
 APART = 0.1
 """Relative difference from which two accept lengths without an interval are called apart: within it lies what another sample of prompts does."""
@@ -219,6 +220,8 @@ def _located(
         """In accept length, though it was told apart by step 0."""
         return side.less if side.by == "accept length" or not (trainer and replay) else trainer.accept_length - replay.accept_length
 
+    few = server is not None and server.n is not None and server.n < FEW_PASSES
+    sides = [s for s in sides if not (few and "engine" in s.name)]
     lost = sorted((s for s in sides if s.lost), key=size, reverse=True)
     sure = [s for s in lost if s.known]
     if sure:
@@ -226,6 +229,15 @@ def _located(
     if lost:
         pair = (replay, server) if lost[0].name == "engine" else (trainer, replay or server)
         return "cannot tell", f"{_apart(*pair)}: {_whether(lost[0])}"
+    if few:
+        return "cannot tell", f"{_apart(replay or trainer, server)}: {server.n} verify passes of the server are too few"
+    more = next((s for s in sides if s.name == "engine" and s.known and s.high < 0), None)
+    if more is not None and -more.less > CLOSE * replay.accept_length:
+        return (
+            "cannot tell",
+            f"{_apart(replay, server)}: a server cannot accept more of one text than this drafter does on the right states, so states, drafter or "
+            "text here are not those of the server",
+        )
     reached = server or replay
     weak = replay or trainer
     low = worth is not None and reached.accept_length < worth

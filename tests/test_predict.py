@@ -3,14 +3,18 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tiny_drafters import tiny_drafter, tiny_embedding, tiny_sample
 
-from eaglelab.replay import Judge, TargetHead, Variant
+from eaglelab.drafter.model import Flags
+from eaglelab.replay import Judge, TargetHead, Variant, replay
+from eaglelab.replay.run import FusedBatch, draft_to_target
 from eaglelab.replay.sequential import SequentialDrafter
-from eaglelab.replay.walk import AnswerWalk, walk_to_end
+from eaglelab.replay.walk import AnswerWalk, leading, walk_to_end
 from eaglelab.served import Recording, Request
+from eaglelab.served.leads import AnswerRows, leads
 from eaglelab.served.predict import from_dump, predict
 from eaglelab.served.recording import Session
 
@@ -190,3 +194,25 @@ def test_agreement_and_near_ties_by_hand(ran):
     assert 0 < found.near_ties < 6
     assert found.agrees[0] == 5
     assert "5 of 6 answer tokens are the target's argmax, 1 choices are near-ties" in found.summary
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [FEED, replace(FEED, token_shift=-1), replace(FEED, vocabulary="identity"), replace(FEED, flags=Flags(post_norm_recurrence=True))],
+)
+def test_leads_are_the_replays_own(variant):
+    """Drafting later steps only where the earlier ones are right finds what drafting all of them everywhere does."""
+    drafter = tiny_drafter(3)
+    samples = [replace(written_by(drafter, seed), key=f"s{seed}") for seed in (4, 5)]
+    texts = [torch.cat([s.token_ids[1:], s.token_ids.new_tensor([-1])]) for s in samples]
+    batch = FusedBatch(drafter, samples, tiny_embedding(), torch.device("cpu"), torch.float32)
+    at = AnswerRows.of(samples, texts, batch.packed.starts, 3)
+    options = {"token_shift": variant.token_shift, "flags": variant.flags}
+    args = (drafter, batch.packed, batch.fuse(variant)[0], tiny_embedding(), at, draft_to_target(drafter, variant))
+    lead, first = leads(*args, **options)
+    assert np.array_equal(lead, leads(*args, first=first, **options)[0])
+    for i, outcome in enumerate(replay(drafter, samples, tiny_embedding(), [variant], judge=Judge(), steps=3)[0].outcomes):
+        place = {int(t): r for r, t in enumerate(outcome.rows)}
+        mine = at.of_sample(i, lead)
+        assert len(mine) > 40
+        assert mine == {t: leading(outcome.right[:, place[t]]) for t in mine}

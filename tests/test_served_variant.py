@@ -219,6 +219,51 @@ def test_few_passes_tell_nothing(case, world):
     assert found.status is Status.CANNOT_TELL
 
 
+def test_a_dump_without_a_whole_draft_tells_nothing(case, world, tmp_path):
+    """Samples of one to three tokens, which no draft fits into: a server's counts are not called as trained for want of a contradiction."""
+
+    def cut(sample, i):
+        n = i % 3 + 1
+        states = [h[:n] for h in sample["hidden_states"]]
+        return {"input_ids": sample["input_ids"][:n], "hidden_states": states, "loss_mask": torch.ones(n, dtype=torch.long)}
+
+    counts = served_by(Investigation(case / "case.toml"), world)
+    short = build_case(tmp_path, world, slots=[2, 4, 6, FINAL], ids=RIGHT, spoil=cut)
+    _, found = fitted(short, world, counts)
+    assert found.status is Status.CANNOT_TELL
+    assert "cannot be told from 0 verify passes" in found.title
+    assert found.next == "Longer answers of the dump are needed: a draft is 3 tokens."
+
+
+def test_an_answer_of_another_text_is_nobodys_training(case, world):
+    """Every token of the answers is another: the server's counts exceed what the drafter can on such text."""
+    counts = served_by(Investigation(case / "case.toml"), world)
+    writer = RecordingWriter(case / "apart.jsonl", session(RIGHT))
+    for i, (text, prompt) in enumerate(zip(world.texts, world.prompts, strict=True)):
+        answer = [(token + 1) % 40 for token in text[prompt:].tolist()]
+        sample = f"rows_{i // 4 * 4}-{i // 4 * 4 + 4}/data_{i}.pt"
+        writer.write(Request(i, tuple(text[:prompt].tolist()), tuple(answer), sample=sample, accepted=tuple(counts[i])))
+    writer.end()
+    found = {f.id: f for f in findings(with_engine(case, counters=case / "apart.jsonl"), "served.variant", "triangle")}
+    assert {f.status for f in found.values()} == {Status.CANNOT_TELL}
+    assert "a server cannot accept more of one text" in found["triangle"].evidence
+
+
+def test_which_of_a_servers_accept_lengths_is_of_what(case, world):
+    """Requests of another text count in the server's own total alone."""
+    counts = served_by(Investigation(case / "case.toml"), world)
+    writer = RecordingWriter(case / "total.jsonl", session(RIGHT))
+    for i, (text, prompt) in enumerate(zip(world.texts, world.prompts, strict=True)):
+        ids, sample = text.tolist(), f"rows_{i // 4 * 4}-{i // 4 * 4 + 4}/data_{i}.pt"
+        writer.write(Request(i, tuple(ids[:prompt]), tuple(ids[prompt:]), sample=sample, accepted=tuple(counts[i])))
+    writer.write(Request(8, (7, 7, 7), tuple(range(9, 39)), histogram=(200, 0, 0, 0)))
+    writer.end()
+    inv = with_engine(case, counters=case / "total.jsonl")
+    found = {f.id: f for f in findings(inv, "served.expected", "served.variant")}["served.variant"]
+    total = inv.served.reached
+    assert f"{total.accept_length:.2f} over all its {total.counts.verify_steps:,} verify passes (served.acceptance)" in found.evidence
+
+
 def test_totals_of_other_text(case, world, tmp_path):
     """vLLM's counters tell positions and no text: the dump's answers stand for it, and the right wiring fits."""
     inv = Investigation(case / "case.toml")

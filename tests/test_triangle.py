@@ -144,3 +144,19 @@ def test_a_mean_alone_cannot_be_cut():
     assert Corner(REPLAY, chain(0.5, 3), interval=(1.5, 2.25)).cut(1).interval == pytest.approx(
         (1 + 0.5 / 0.875 * 0.5, 1 + 1.25 / 0.875 * 0.5)
     )
+
+
+def test_a_server_above_the_replay_of_its_own_text_is_no_weak_drafter():
+    """The walk through the served text is what this drafter can reach: more is another drafter's, or the states are of another text."""
+    found = triangulate(replay=Corner("replay", (0.02, 0.0)), server=Corner("server", (0.6, 0.2)), served_less=(-0.78, -0.9, -0.6))
+    assert found.gap == "cannot tell"
+    assert "a server cannot accept more of one text than this drafter does on the right states" in found.why
+    within = triangulate(replay=Corner("replay", (0.5, 0.2)), server=Corner("server", (0.51, 0.2)), served_less=(-0.01, -0.02, -0.005))
+    assert within.gap == "none"
+
+
+def test_a_handful_of_passes_is_not_called_as_trained():
+    few = Corner("server", (0.5, 0.2), n=49, of="verify passes")
+    for replay in ((0.5, 0.2), (0.9, 0.8)):
+        found = triangulate(replay=Corner("replay", replay), server=few)
+        assert (found.gap, "49 verify passes of the server are too few" in found.why) == ("cannot tell", True)

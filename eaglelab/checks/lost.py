@@ -149,7 +149,8 @@ def steps(inv: Investigation) -> Iterator[Finding]:
         "; ".join(f"step {s['step']}: {s['conditional']:.1%} ({s['low']:.1%} to {s['high']:.1%}, n = {s['n']:,})" for s in known) + "."
     )
     if not fallen:
-        title = f"No step collapses: right in {listed} of the chains that come to steps 0 to {known[-1]['step']} (conditional)"
+        which = f"No step collapses: right in {listed} of the chains that come to steps 0 to {known[-1]['step']} (conditional)"
+        title = which if len(known) > 1 else f"One drafted step has none after it that could collapse; it is right {listed} of the time"
         yield Finding("lost.steps", title, Status.PASS, evidence=evidence, numbers=numbers)
         return
     step = fallen[0]

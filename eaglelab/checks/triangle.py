@@ -44,7 +44,8 @@ def variant(inv: Investigation) -> Iterator[Finding]:
         + (f" Not told from the best: {few([_one(f, found) for f in alike if f is not best], 4, '; ')}." if len(alike) > 1 else "")
         + f" {given_up} of {len(found.fits)} are behind by odds of a thousand or more."
         + "".join(f" {note[0].upper()}{note[1:]}." for note in found.notes)
-        + (f" The text: {found.text[1]}." if found.text[1] and found.text[0] not in ("identical", "near-ties") else ""),
+        + (f" The text: {found.text[1]}." if found.text[1] and found.text[0] not in ("identical", "near-ties") else "")
+        + _lengths(inv, found.served),
         numbers=found.to_json()
         | {"as_config": any(f is found.config for f in alike) and best.fits, "as_trained": found.trained in alike and found.trained.fits}
         | {"best": best.name, "kind": best.candidate.kind, "alike": [f.name for f in alike], "fits": best.fits},
@@ -52,12 +53,28 @@ def variant(inv: Investigation) -> Iterator[Finding]:
     )
 
 
+def _lengths(inv: Investigation, compared: ServedCounts) -> str:
+    """Which accept length of this server is of what, where findings name several."""
+    reached, expected = inv.served.reached, inv.found.get("served.expected")
+    fed = None if expected is None else expected.numbers.get("fed")
+    if reached is None or reached.counts is None or not compared.verify_steps:
+        return ""
+    lengths = {f"{reached.accept_length:.2f}": f"over all its {reached.counts.verify_steps:,} verify passes (served.acceptance)"}
+    lengths.setdefault(f"{compared.accept_length:.2f}", f"over the {compared.verify_steps:,} of the answers compared here")
+    if fed and fed.get("served"):
+        what = "over those of them that the end of an answer does not cut (served.expected)"
+        lengths.setdefault(f"{fed['served']:.2f}", what)
+    said = "; ".join(f"{length} {of}" for length, of in lengths.items())
+    return f" Accept lengths of this server: {said}." if len(lengths) > 1 else ""
+
+
 def _said(inv: Investigation, found: VariantFit) -> tuple[Status, str, str]:
     best, trained, alike = found.best, found.trained, [f for f in found.alike if f.fits]
     who, length = _who(inv), f"{found.served.accept_length:.2f}" if found.served.verify_steps else "no pass"
     if found.few:
-        title = f"What reproduces the server's acceptance cannot be told from {found.served.verify_steps} verify passes"
-        return Status.CANNOT_TELL, title, MORE
+        title = f"What reproduces the server's acceptance cannot be told from {found.passes} verify passes"
+        short = found.passes < found.served.verify_steps
+        return Status.CANNOT_TELL, title, f"Longer answers of the dump are needed: a draft is {found.steps} tokens." if short else MORE
     if not alike:
         other = found.text[0] in ("other target", "other text")
         why = ": the served text is another target's" if found.text[0] == "other target" else ""
@@ -147,7 +164,7 @@ def triangle(inv: Investigation) -> Iterator[Finding]:
         numbers=found.to_json(),
         next=CHANGE
         if config
-        else TODO[gap] + "".join(f" Missing: the {name}; {HOW[name]}." for name in found.missing if gap == "cannot tell"),
+        else " ".join([TODO[gap], *(f"Missing: the {name}; {HOW[name]}." for name in found.missing if gap == "cannot tell")]).strip(),
     )
 
 

@@ -26,7 +26,7 @@ from eaglelab.replay.variants import Variant
 from eaglelab.replay.walk import AnswerWalk
 from eaglelab.served import likelihood
 from eaglelab.served.candidates import CONFIG, OWN, PAIR, RANDOM_EMBEDDING, RANDOM_HEAD, SAMPLED, TARGETS_HEAD, Candidate, candidates, pairs
-from eaglelab.served.counts import ServedCounts
+from eaglelab.served.counts import FEW_PASSES, ServedCounts
 from eaglelab.served.leads import AnswerRows, answer_mask, leads
 from eaglelab.served.recording import Recording, Request
 from eaglelab.wiring import Wiring
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from eaglelab.investigation import Investigation
 
-FEW_PASSES = 50
-"""Verify passes below which no deviation is told from another."""
 LOOK_ROWS = (128, 400)
 """Rows of answers through which all candidates draft, and those that are not far behind there."""
 HOPELESS = 8.0
@@ -122,7 +120,13 @@ class VariantFit:
 
     @property
     def few(self) -> bool:
-        return self.served.verify_steps < FEW_PASSES
+        """Whether too few passes are compared, of the server's or of the prediction's."""
+        return self.passes < FEW_PASSES
+
+    @property
+    def passes(self) -> int:
+        """Verify passes that are compared: the server's, or as many as the answers could take at most, where these are fewer."""
+        return min(self.served.verify_steps, self.trained.predicted.verify_steps * (self.steps + 1))
 
     @cached_property
     def table(self) -> pd.DataFrame:
