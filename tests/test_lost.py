@@ -387,3 +387,9 @@ def test_figures_say_what_the_data_say():
 
 def test_vocabulary_constants_hold():
     assert V == 16  # Words() takes ids 0 to 3 for digits
+
+
+def test_one_drafted_step_has_none_that_could_collapse(digits):
+    (found,) = findings(Investigation(str(digits), steps=1), "lost.steps")
+    assert found.status is Status.PASS
+    assert found.title.startswith("One drafted step has none after it that could collapse")
