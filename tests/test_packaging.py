@@ -157,7 +157,7 @@ commands = [
 for command in commands:
     for form in ([], ["--json"]):
         code = main([*command, *form])
-        assert code == 0, (command, code)
+        assert code == 0 or (command[0] == "check" and code == 3), (command, code)  # 3: something cannot be told
 assert main(["report", case]) == 2
 print("all ran")
 """

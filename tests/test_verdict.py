@@ -294,3 +294,12 @@ def test_a_check_that_broke_is_said_beside_a_verdict_that_is_sure():
     broke = Finding("served.expected", "Does it? Cannot tell: the check itself broke (x)", CANNOT_TELL, numbers={"defect": True})
     said = verdict([match(), replayed(), broke])
     assert said.not_looked_at[0] == "What served.expected would say: eaglelab broke there, which is a defect of its own."
+
+
+@pytest.mark.parametrize(("bad", "confidence"), [(1, "sure"), (14, "likely")])
+def test_a_dump_that_is_mostly_bad_is_no_clean_bill(bad, confidence):
+    """A drafter that works excuses its bad files; sure that nothing is wrong one is only where they are few."""
+    health = finding("dump.health", FAIL, with_errors=bad, checked=32)
+    said = verdict([health, finding("wiring.match", PASS), finding("replay.works", PASS)])
+    assert (said.stage, said.confidence) == ("none found", confidence)
+    assert health.title in said.text

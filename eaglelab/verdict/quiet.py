@@ -8,7 +8,7 @@ from eaglelab.acceptance import FEW_SAMPLES
 from eaglelab.findings import Finding, Status, Verdict
 from eaglelab.investigation import Investigation
 from eaglelab.verdict.charge import PASS, sentences
-from eaglelab.verdict.rules import matches, settled
+from eaglelab.verdict.rules import BROKEN_SHARE, broken_share, matches, settled
 
 PATTERNS = ("lost.*", "context.*", "training.course", "served.caches")
 """Findings that describe where acceptance is lost; open, they leave no doubt of what the others say."""
@@ -82,7 +82,9 @@ def _none_found(
     # That there is nothing to hold a mask against is no sign against it; nor is it one that a pattern of losses cannot be made out.
     doubts = [f for f in questions if (f.id != "text.shift" or f.numbers.get("by", "error")) and not matches(f, PATTERNS)]
     few = samples is not None and samples < FEW_SAMPLES
-    return Verdict("none found", "likely" if doubts or few else "sure", text + (f" Still open: {open_}." if open_ else ""))
+    health = by_id.get("dump.health")  # the drafter works all the same, but a dump that is mostly bad is no clean bill
+    bad = health is not None and health.status is Status.FAIL and broken_share(health) > BROKEN_SHARE
+    return Verdict("none found", "likely" if doubts or few or bad else "sure", text + (f" Still open: {open_}." if open_ else ""))
 
 
 def _asked(by_id: Mapping[str, Finding], only: tuple[str, ...], aside: str) -> Verdict:
