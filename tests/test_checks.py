@@ -62,7 +62,10 @@ def test_two_configs_a_launch_line_and_an_engine_are_enough(world, tmp_path):
     assert by_id["wiring.engine"].title == "SGLang 0.5.23 feeds boundaries [0, 3, 5] with served.json"
     assert by_id["wiring.engine"].status is PASS
     absent = {i: f for i, f in by_id.items() if f.status is NOT_GIVEN}
-    served = {c.id for c in CHECKS if c.id.startswith("served.")} - {"served.acceptance", "served.variant"}  # one finding says that nothing served is given
+    served = {c.id for c in CHECKS if c.id.startswith("served.")} - {
+        "served.acceptance",
+        "served.variant",
+    }  # one finding says that nothing served is given
     told = {"wiring.engine", "wiring.versions", "config", "context.rope", "wiring.claims", "flags", "engine.known", "dump.images"}
     assert set(absent) == {c.id for c in CHECKS} - told - served
     assert "[dump] path" in absent["dump.health"].next
