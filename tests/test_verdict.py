@@ -303,3 +303,11 @@ def test_a_dump_that_is_mostly_bad_is_no_clean_bill(bad, confidence):
     said = verdict([health, finding("wiring.match", PASS), finding("replay.works", PASS)])
     assert (said.stage, said.confidence) == ("none found", confidence)
     assert health.title in said.text
+
+
+@pytest.mark.parametrize(("collapse", "confidence"), [(False, "sure"), (True, "likely")])
+def test_a_drafter_that_collapses_is_no_clean_bill(collapse, confidence):
+    steps = finding("lost.steps", Status.CANNOT_TELL, "Acceptance collapses at step 1", collapse=collapse)
+    said = verdict([steps, finding("wiring.match", PASS), finding("replay.works", PASS)])
+    assert (said.stage, said.confidence) == ("none found", confidence)
+    assert "Acceptance collapses at step 1" in said.text

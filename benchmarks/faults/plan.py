@@ -93,6 +93,8 @@ class Plan:
     """Lines of the server's log; empty: none is written, or the server's own."""
     trainer: list[dict[str, float]] = field(default_factory=list)
     """Rows of the trainer's metrics; empty: none is written."""
+    trained: dict[str, Any] = field(default_factory=dict)
+    """How the drafter was trained otherwise than the world's: a second fault of the training goes on from it."""
     files: dict[str, str | bytes] = field(default_factory=dict)
     """Further files by their path in the case's folder."""
     counted: list[tuple[int, int]] = field(default_factory=list)

@@ -80,7 +80,9 @@ def _none_found(
         else "A lower accept length is made elsewhere; a good one that is slow is a matter of cost."
     )
     # That there is nothing to hold a mask against is no sign against it; nor is it one that a pattern of losses cannot be made out.
-    doubts = [f for f in questions if (f.id != "text.shift" or f.numbers.get("by", "error")) and not matches(f, PATTERNS)]
+    # A drafter that collapses after its first step loses much, whatever the reason.
+    patterns = [f for f in questions if matches(f, PATTERNS) and not f.numbers.get("collapse")]
+    doubts = [f for f in questions if (f.id != "text.shift" or f.numbers.get("by", "error")) and f not in patterns]
     few = samples is not None and samples < FEW_SAMPLES
     health = by_id.get("dump.health")  # the drafter works all the same, but a dump that is mostly bad is no clean bill
     bad = health is not None and health.status is Status.FAIL and broken_share(health) > BROKEN_SHARE

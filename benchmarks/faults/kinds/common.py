@@ -152,6 +152,9 @@ def retrain(plan: Plan, **how: Any) -> None:
 
     The trainer's log is the new training's where it counts as the healthy one does, and is not at hand where it does not.
     """
+    if "config" in plan.trained:
+        how["config"] = plan.trained["config"] | how.get("config", {})
+    how = plan.trained = plan.trained | how
     plan.tensors = plan.world.train(**how)
     if plan.server is not None:
         plan.server.tensors = dict(plan.tensors)
