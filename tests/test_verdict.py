@@ -311,3 +311,15 @@ def test_a_drafter_that_collapses_is_no_clean_bill(collapse, confidence):
     said = verdict([steps, finding("wiring.match", PASS), finding("replay.works", PASS)])
     assert (said.stage, said.confidence) == ("none found", confidence)
     assert "Acceptance collapses at step 1" in said.text
+
+
+def test_numbers_that_cannot_be_leave_a_doubt():
+    """Measured runs that are faster than their accept length allows: something was counted wrongly."""
+    clean = [finding("wiring.match", PASS), finding("replay.works", PASS)]
+    odd = finding(
+        "cost.worth", Status.CANNOT_TELL, "3-1-4 is 3.28 times as fast with accept length 2.10", "Measure both again.", impossible=True
+    )
+    assert verdict(clean).confidence == "sure"
+    said = verdict([*clean, odd])
+    assert (said.stage, said.confidence) == ("none found", "likely")
+    assert "On cost: 3-1-4 is 3.28 times as fast with accept length 2.10. Measure both again." in said.text

@@ -339,7 +339,7 @@ def _impossible(rows: list[CostRow]) -> Finding:
         f"length {worst.measured.accept_length:.2f}, more than can be",
         Status.CANNOT_TELL,
         evidence="; ".join(impossible_text(r.speedup, r.measured.accept_length) for r in rows[:4]) + ".",
-        numbers={"rows": [r.to_json() for r in rows]},
+        numbers={"rows": [r.to_json() for r in rows], "impossible": True},
         next="Measure both right after each other, with the same prompts, flags and load.",
     )
 

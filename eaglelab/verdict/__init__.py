@@ -129,6 +129,9 @@ def _joined(charges: list[Charge], remarks: list[str], labels: list[Finding]) ->
 def _with_cost(by_id: Mapping[str, Finding], said: Verdict) -> Verdict:
     """What time and throughput say, behind everything else: it is measured with whatever faults there are."""
     bad = failing(by_id, *COST)
+    if not bad and said.stage == "none found" and (odd := [f for f in by_id.values() if f.numbers.get("impossible")]):
+        words = " ".join(f"{f.title}. {f.next}" for f in odd)  # something was counted wrongly, and what it was is not known
+        return replace(said, confidence="likely" if said.confidence == "sure" else said.confidence, text=f"{said.text} On cost: {words}")
     if not bad:
         return said
     words = " ".join(f"{f.title}. {f.next}".strip() for f in bad)
