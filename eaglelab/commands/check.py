@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
         return error_text.run(args)
     if args.case is None:
         raise ValueError(NO_CASE)
+    gc.set_threshold(100_000, 50, 50)  # importing torch and transformers makes millions of objects that stay: a second of looking for garbage
     from eaglelab.checks import run_checks
     from eaglelab.verdict import verdict
 
