@@ -27,6 +27,7 @@ def page(rows: Sequence[dict[str, str]], about: dict[str, Any]) -> str:
 
     head, *lines = table(rows)
     frozen = f" Rules and thresholds were frozen at commit {escape(about['frozen'])}." if about.get("frozen") else ""
+    note = f"<p>{escape(about['note'])}</p>" if about.get("note") else ""
     commits = escape(", ".join(about.get("commits", ())) or "unknown")
     odd = [r for r in rows if r["outcome"] in ("noticed", "missed", "error", "false alarm") or r["wrong_and_sure"] == "1"]
     parts = [
@@ -34,7 +35,7 @@ def page(rows: Sequence[dict[str, str]], about: dict[str, Any]) -> str:
         "<p>Tiny targets were trained on a small language, drafters on their states; each case is served by a small speculative loop, written to disk as an "
         "engineer would have it, and looked at by <code>eaglelab check</code>. A fault is put in as it happens in the field. It is <em>named</em> where a finding "
         "that stands for it fails and the verdict rests on it. Its effect is the change of the served accept length, by request; a fault of what the case says "
-        f"or of what was trained on leaves the server alone and counts as above noise.{frozen} Measured at {commits}.</p>",
+        f"or of what was trained on leaves the server alone and counts as above noise.{frozen} Measured at {commits}.</p>{note}",
         "<h2>In short</h2>",
         _table(head, lines, "Shares with their counts and 95 % intervals (Wilson). Held-out worlds, seeds and strengths were not looked at while rules were made."),
         "<h2>What was put in, and what the verdict named</h2>",

@@ -157,7 +157,7 @@ def confusion(rows: Sequence[Row]) -> tuple[list[str], list[tuple[str, str, Coun
     return [*names, "nothing"], [(cls, kind, counts, len(n)) for (cls, kind), (counts, n) in sorted(counted.items())]
 
 
-def publish(rows: Sequence[Row], out: Path, frozen: str = "", readme: Path | None = None) -> None:
+def publish(rows: Sequence[Row], out: Path, frozen: str = "", readme: Path | None = None, note: str = "") -> None:
     """Write cases.csv, confusion.csv, about.json and index.html into `out`, and the README's block."""
     from faults.page import page
 
@@ -172,7 +172,7 @@ def publish(rows: Sequence[Row], out: Path, frozen: str = "", readme: Path | Non
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["class", "injected", "cases", *names])
         writer.writerows([cls, kind, n, *(counts[f] for f in names)] for cls, kind, counts, n in lines)
-    about = {"frozen": frozen, "commits": sorted({r["commit"] for r in rows if r["commit"]})}
+    about = {"frozen": frozen, "note": note, "commits": sorted({r["commit"] for r in rows if r["commit"]})}
     (out / "about.json").write_text(json.dumps(about, indent=2) + "\n")
     (out / "index.html").write_text(page(rows, about), encoding="utf-8")
     if readme is not None:
@@ -193,13 +193,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("runs", type=Path, nargs="+", help="cases.csv of one run or several")
     parser.add_argument("--out", type=Path, help="publish there; without it the table is printed alone")
     parser.add_argument("--frozen", default="", help="commit at which rules and thresholds were frozen")
+    parser.add_argument("--note", default="", help="what was changed after that, and which rows were run again")
     parser.add_argument("--readme", type=Path, help="rewrite its block, too")
     given = parser.parse_args(arguments)
     rows = load(given.runs)
     if not rows:
         parser.error(f"no rows in {', '.join(map(str, given.runs))}")
     if given.out is not None:
-        publish(rows, given.out, given.frozen, given.readme)
+        publish(rows, given.out, given.frozen, given.readme, given.note)
     print(markdown(rows))
     for row in rows:
         bad = row["outcome"] in ("noticed", "missed", "error", "false alarm") or row["wrong_and_sure"] == "1"
