@@ -164,11 +164,11 @@ def triangle(inv: Investigation) -> Iterator[Finding]:
         numbers=found.to_json(),
         next=CHANGE
         if config
-        else " ".join([TODO[gap], *(f"Missing: the {name}; {HOW[name]}." for name in found.missing if gap == "cannot tell")]).strip(),
+        else " ".join([NEXT[gap], *(f"Missing: the {name}; {HOW[name]}." for name in found.missing if gap == "cannot tell")]).strip(),
     )
 
 
-TODO = {
+NEXT = {
     "training": "Train longer, on more and other prompts, answered by the target itself; replay held-out samples again after it.",
     "dump": "Compare checkpoint, dump and trainer's log: training.metric says which number differs, replay.order and replay.choices what would fit.",
     "engine": "Find what the server does otherwise: served.variant names the deviation that reproduces its counts, wiring.match the ids.",

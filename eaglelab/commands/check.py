@@ -43,7 +43,9 @@ def run(args: argparse.Namespace) -> int:
         return error_text.run(args)
     if args.case is None:
         raise ValueError(NO_CASE)
-    gc.set_threshold(100_000, 50, 50)  # importing torch and transformers makes millions of objects that stay: a second of looking for garbage
+    gc.set_threshold(
+        100_000, 50, 50
+    )  # importing torch and transformers makes millions of objects that stay: a second of looking for garbage
     from eaglelab.checks import run_checks
     from eaglelab.verdict import verdict
 
