@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from eaglelab.acceptance import FEW_SAMPLES, ratios_apart
 from eaglelab.checks.configs import CONFIG_HINT
-from eaglelab.checks.lost import _working
-from eaglelab.checks.replay import _ready
+from eaglelab.checks.lost import working_drafter
+from eaglelab.checks.replay import ready_to_replay
 from eaglelab.drafter.config import DrafterConfigError, normalise_rope
 from eaglelab.engines.lint.positions import reach
 from eaglelab.engines.rope import Rotation, first_difference, rotation
@@ -135,7 +135,7 @@ def _longest_served(inv: Investigation) -> int | None:
 
 def rope_fit(inv: Investigation) -> Iterator[Finding]:
     """Where the drafter's rope is not the target's, or acceptance falls with position: which rope does the drafter fit?"""
-    _ready(inv)
+    ready_to_replay(inv)
     if inv.target_config is None:
         return
     ropes = _other_ropes(inv)
@@ -231,7 +231,7 @@ def _rope_words(rope: Mapping[str, Any]) -> str:
 
 def knee(inv: Investigation) -> Iterator[Finding]:
     """Step-0 acceptance by position: whether it falls from some position on, and what lies there."""
-    if (said := _working(inv, "context.knee", "From which position on it loses acceptance")) is not None:
+    if (said := working_drafter(inv, "context.knee", "From which position on it loses acceptance")) is not None:
         yield said
         return
     from eaglelab.lost.context import by_position

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from eaglelab.acceptance import FEW_SAMPLES, ratio_interval
-from eaglelab.checks.replay import JUDGED, WEAK, _ready
+from eaglelab.checks.replay import JUDGED, WEAK, ready_to_replay
 from eaglelab.checks.text import need_masks
 from eaglelab.findings import Finding, Status, few
 from eaglelab.investigation import Investigation
@@ -39,9 +39,9 @@ REMEDIES = {
 }
 
 
-def _working(inv: Investigation, id: str, what: str) -> Finding | None:
+def working_drafter(inv: Investigation, id: str, what: str) -> Finding | None:
     """What is said instead, where the drafter is hardly ever right: then no part of the text is to blame."""
-    _ready(inv)
+    ready_to_replay(inv)
     counts = inv.own_replay.counts
     if not counts.complete:
         raise ValueError(
@@ -56,7 +56,7 @@ def _working(inv: Investigation, id: str, what: str) -> Finding | None:
 
 def classes(inv: Investigation) -> Iterator[Finding]:
     """Which classes of tokens cost most, and whether one points at something that can be changed."""
-    if (said := _working(inv, "lost.classes", "Which tokens it loses acceptance at")) is not None:
+    if (said := working_drafter(inv, "lost.classes", "Which tokens it loses acceptance at")) is not None:
         yield said
         return
     from eaglelab.lost.classes import FIRST_DRAFTED
@@ -129,7 +129,7 @@ def _never_trains(inv: Investigation) -> bool:
 
 def steps(inv: Investigation) -> Iterator[Finding]:
     """Conditional acceptance by step, and whether it collapses after step 0."""
-    if (said := _working(inv, "lost.steps", "At which step it loses acceptance")) is not None:
+    if (said := working_drafter(inv, "lost.steps", "At which step it loses acceptance")) is not None:
         yield said
         return
     rows = inv.lost.rows
@@ -188,7 +188,7 @@ def _other_recurrence(inv: Investigation, step: int) -> str:
 
 def confidence(inv: Investigation) -> Iterator[Finding]:
     """The drafter's probability of its own token beside being right, and what a threshold would save."""
-    if (said := _working(inv, "lost.confidence", "What its confidence tells")) is not None:
+    if (said := working_drafter(inv, "lost.confidence", "What its confidence tells")) is not None:
         yield said
         return
     from eaglelab.lost import confidence as look
@@ -213,7 +213,7 @@ def confidence(inv: Investigation) -> Iterator[Finding]:
 
 def tokens(inv: Investigation) -> Iterator[Finding]:
     """The tokens at which the walk stops most, in their text."""
-    if (said := _working(inv, "lost.tokens", "Which tokens cost most")) is not None:
+    if (said := working_drafter(inv, "lost.tokens", "Which tokens cost most")) is not None:
         yield said
         return
     table, walk = inv.lost.costly, inv.own_replay.walk

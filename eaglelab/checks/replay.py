@@ -15,6 +15,7 @@ from eaglelab.wiring import boundary_name
 if TYPE_CHECKING:
     from eaglelab.replay import Ranking, Replay
     from eaglelab.replay.tree import TreeReplay
+    from eaglelab.served import ServedCounts
 
 SPLITS = {
     None: "Whether the drafter was trained on these samples is not said (`[dump] split`).",
@@ -31,7 +32,7 @@ OWN_TEXT = 0.9
 """Share of trained text that must be the target's own choice before the walk predicts an engine."""
 
 
-def _ready(inv: Investigation) -> None:
+def ready_to_replay(inv: Investigation) -> None:
     """Raise the reason why nothing can be replayed, the cheapest first."""
     if inv.dump is None:
         raise NotGiven("a dump", DUMP)
@@ -47,14 +48,14 @@ def _ready(inv: Investigation) -> None:
         inv._rows()
 
 
-def _length(counts: StepCounts) -> str:
+def length_words(counts: StepCounts | ServedCounts) -> str:
     """The accept length for a sentence: "1.83", or "not known" where no row has all steps."""
     return "not known" if counts.accept_length is None else f"{counts.accept_length:.2f}"
 
 
 def works(inv: Investigation) -> Iterator[Finding]:
     """Acceptance on the dump's own feed, against the best constant guess."""
-    _ready(inv)
+    ready_to_replay(inv)
     own = inv.own_replay
     counts = own.counts
     from eaglelab.replay import sample_interval
@@ -87,7 +88,7 @@ def works(inv: Investigation) -> Iterator[Finding]:
 
 def order(inv: Investigation) -> Iterator[Finding]:
     """Every ordered choice of slots and the embedding, ranked on the same tokens."""
-    _ready(inv)
+    ready_to_replay(inv)
     ranking, finalists = inv.replays
     names = ranking.table["variant"].tolist()
     tied = [n for n, t in zip(names, ranking.table["tied"], strict=True) if t]
@@ -125,7 +126,7 @@ def order(inv: Investigation) -> Iterator[Finding]:
 
 def engine_feed(inv: Investigation) -> Iterator[Finding]:
     """The replay on what the engine feeds, beside the dump's feed: the accuracy under both wirings."""
-    _ready(inv)
+    ready_to_replay(inv)
     if inv.engine_wiring is None:  # raises where engine or config cannot be understood
         raise NotGiven("the engine's wiring", "`[engine] name` and `version`, `[drafter] path` and `[target] config` say what is fed")
     fed = inv.engine_wiring.wiring
@@ -182,7 +183,7 @@ def _left(ranking: Ranking) -> str:
 
 def choices(inv: Investigation) -> Iterator[Finding]:
     """Token shift, flags, lm_head and vocabulary map the other way, ranked by accept length: does one of them fit better?"""
-    _ready(inv)
+    ready_to_replay(inv)
     from eaglelab.replay.variants import mend
 
     base, others = inv.other_choices
@@ -204,13 +205,13 @@ def choices(inv: Investigation) -> Iterator[Finding]:
     else:
         title = "No other choice of trainer or engine fits the drafter better than its config"
         title += f"; not told from it: {', '.join(tied)}" if tied else ""
-    listed = "; ".join(f"{r.variant.name}: {_length(r.counts)}" for r in others)
+    listed = "; ".join(f"{r.variant.name}: {length_words(r.counts)}" for r in others)
     yield Finding(
         id="replay.choices",
         title=title,
         status=Status.FAIL if better else Status.CANNOT_TELL if unsure else Status.PASS,
         claim="The config's flags are those that it was trained with.",
-        evidence=f"Accept length as the config says: {_length(base.counts)}. One by one the other way: {listed}. Paired differences resampled by "
+        evidence=f"Accept length as the config says: {length_words(base.counts)}. One by one the other way: {listed}. Paired differences resampled by "
         f"sample, corrected for all pairs of {len(every)}.{_left(ranking)}",
         numbers={"base": base.to_json(), "others": [r.to_json() for r in others], "ranking": ranking.table.to_dict(orient="records")},
         next=" Or: ".join(dict.fromkeys(mend(every[i].variant, inv.drafter.config) for i in better))
@@ -246,7 +247,7 @@ def _norm_output(inv: Investigation) -> Iterator[Finding]:
         + (f"; {inv.engine.title} computes it as {computes}" if computes else ""),
         status=Status.FAIL if wrong else Status.PASS if fits else Status.CANNOT_TELL,
         claim="To SpecForge norm_output is the norm before lm_head, to speculators, vLLM and SGLang the state that the next step starts from.",
-        evidence=f"Accept length as SpecForge reads it {_length(base.counts)}, as the engines do {_length(other.counts)}: {_tokens(gap, low, high)}.",
+        evidence=f"Accept length as SpecForge reads it {length_words(base.counts)}, as the engines do {length_words(other.counts)}: {_tokens(gap, low, high)}.",
         numbers={"difference": gap, "interval": [low, high], "fits": fits, "engine_computes": computes},
         next=remedy if wrong else "",
     )
@@ -254,7 +255,7 @@ def _norm_output(inv: Investigation) -> Iterator[Finding]:
 
 def flags(inv: Investigation) -> Iterator[Finding]:
     """What the engine makes of the config's flags, beside the flags that the drafter fits: what that costs."""
-    _ready(inv)
+    ready_to_replay(inv)
     if inv.engine_flags is None:
         raise NotGiven("the engine", "`[engine] name` and `version` say which flags of the config are read")
     from eaglelab.drafter.model import Flags
@@ -270,7 +271,7 @@ def flags(inv: Investigation) -> Iterator[Finding]:
     served = next((r for r in others if r.variant.flags == inv.engine_flags), base)
     gap, low, high = _by_length(fits, served)
     alone = [(does[turn], r) for r in others if r.variant.flags for turn in does if [*differences(trained, r.variant.flags)] == [turn]]
-    apart = "; ".join(f"{what}: {_length(r.counts)}" for what, r in alone) if len(does) > 1 else ""
+    apart = "; ".join(f"{what}: {length_words(r.counts)}" for what, r in alone) if len(does) > 1 else ""
     few = len(inv.samples) < FEW_SAMPLES
     hurts, harmless = not few and low > 0, not few and high < HARDLY * ((fits.counts.accept_length or 1.0) - 1.0)
     yield Finding(
@@ -285,7 +286,7 @@ def flags(inv: Investigation) -> Iterator[Finding]:
         ),
         status=Status.FAIL if hurts else Status.PASS if harmless else Status.CANNOT_TELL,
         claim=f"The drafter fits {fits.variant.name if fits is not base else 'the flags of its config'}.",
-        evidence=f"Accept length {_length(served.counts)} instead of {_length(fits.counts)}, step-0 acceptance {_share(served)} instead of {_share(fits)} "
+        evidence=f"Accept length {length_words(served.counts)} instead of {length_words(fits.counts)}, step-0 acceptance {_share(served)} instead of {_share(fits)} "
         f"in {inv.sampled}." + (f" One by one: {apart}." if apart else ""),
         numbers={"differences": list(does), "difference": gap, "interval": [low, high], "engine": served.to_json()},
         next="Serve with an engine that honours it (see config.*), or train as this one computes."
@@ -298,7 +299,7 @@ def flags(inv: Investigation) -> Iterator[Finding]:
 
 def targets(inv: Investigation) -> Iterator[Finding]:
     """Judged by the target's own choice, and by what a trainer takes for it that norms the last state once too often, or not at all."""
-    _ready(inv)
+    ready_to_replay(inv)
     if inv.dump.feed.last is None:
         raise NotGiven("a last state", "dump it as well: without it there are no targets to judge by")
     own, other, (same, of) = inv.both_targets
@@ -323,7 +324,7 @@ def targets(inv: Investigation) -> Iterator[Finding]:
         claim=f"The drafter was trained to say what the target says.{trained}",
         evidence=f"The argmax of targets {wrong} is the target's own choice at {same:,} of {of:,} trained tokens. Step-0 acceptance of the drafter: "
         f"{_share(own)} judged by the target's own choice, {_share(other)} by targets {wrong}; difference {gap:.1%} ({_interval(low, high)}) in "
-        f"{len(own.outcomes)} samples. Accept length {_length(own.counts)} and {_length(other.counts)}.",
+        f"{len(own.outcomes)} samples. Accept length {length_words(own.counts)} and {length_words(other.counts)}.",
         numbers={"same": [same, of], "difference": gap, "interval": [low, high], "own": own.to_json(), "other": other.to_json()},
         next="Mend what config.final_norm or dump.last_state names, and train again."
         if status is Status.FAIL
@@ -356,7 +357,7 @@ def _share(result: Replay) -> str:
 
 def slots(inv: Investigation) -> Iterator[Finding]:
     """Each slot's share of the fused input, and what zeroing it or moving it by a row costs."""
-    _ready(inv)
+    ready_to_replay(inv)
     base, changed = inv.places
     count = len(base.variant.feed)
     rows = []
@@ -413,7 +414,7 @@ def _interval(low: float, high: float) -> str:
 
 def expected(inv: Investigation) -> Iterator[Finding]:
     """The accept length that this drafter should reach, and what an engine's counters should say on this text."""
-    _ready(inv)
+    ready_to_replay(inv)
     own = inv.own_replay
     counts, walk, steps = own.counts, own.walk, own.steps
     if counts.accept_length is None:
@@ -481,7 +482,7 @@ def _no_prediction(own: Replay) -> str:
 
 def sampling(inv: Investigation) -> Iterator[Finding]:
     """Acceptance when the server samples instead of taking the likeliest token."""
-    _ready(inv)
+    ready_to_replay(inv)
     own = inv.own_replay
     if own.judged_by != JUDGED:
         raise NotGiven("the target's lm_head", "`[target] path` names the target's checkpoint: its probabilities come from the last state")
@@ -505,7 +506,7 @@ def _reached(result: Replay) -> str:
     walk = result.walk
     if walk is not None and walk.verify_steps:
         return f"{walk.accept_length:.2f}"
-    return _length(result.counts) + (" (mean over all rows)" if result.counts.complete else "")
+    return length_words(result.counts) + (" (mean over all rows)" if result.counts.complete else "")
 
 
 def _source_name(inv: Investigation, source: int | str) -> str:

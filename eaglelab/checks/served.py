@@ -7,7 +7,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from eaglelab.acceptance import ratio_interval, ratios_apart
-from eaglelab.checks.replay import _ready
+from eaglelab.checks.replay import ready_to_replay
 from eaglelab.engines.conventions import Engine, parse_engine
 from eaglelab.findings import Finding, Status, few
 from eaglelab.investigation import Investigation, NotGiven
@@ -50,7 +50,7 @@ def acceptance(inv: Investigation) -> Iterator[Finding]:
     counts, steps = reached.counts, len(reached.counts.joint) if reached.counts and reached.counts.joint else 0
     never = counts is not None and counts.verify_steps >= MANY and not counts.accepted
     always = steps > 0 and counts.verify_steps >= MANY and counts.joint[-1] == counts.verify_steps
-    who = _title(inv, reached.engine)
+    who = server_title(inv, reached.engine)
     told = "" if counts is None else f" in {counts.verify_steps:,} verify passes"
     length = f"{reached.accept_length:.2f}" + ", barely more than the 1.00 of no drafter at all" * (reached.accept_length <= BARELY)
     per_step = ", ".join(f"step {k} {counts.joint_rate(k):.1%}" for k in range(steps))
@@ -107,7 +107,7 @@ def expected(inv: Investigation) -> Iterator[Finding]:
     side = inv.served
     if not side.given or side.reached is None:
         return
-    _ready(inv)
+    ready_to_replay(inv)
     recording = side.recording
     counted = recording is not None and recording.counts is not None
     yield _on_the_same_text(inv, recording) if counted else _on_other_text(inv, side.reached)
@@ -121,7 +121,7 @@ def _on_the_same_text(inv: Investigation, recording: Recording) -> Finding:
         return Finding("served.expected", title, Status.CANNOT_TELL, next=f"Record greedily: {LIVE}.")
     fed = side.predicted(recording)
     other = side.predicted(recording, right) if right is not None and right != fed.wiring else None
-    who = _title(inv, parse_engine(recording.session.engine) if recording.session.engine else None)
+    who = server_title(inv, parse_engine(recording.session.engine) if recording.session.engine else None)
     served, predicted = fed.served, fed.predicted
     if served is None or predicted is None:
         title = "The recorded answers are too short to predict a verify pass"
@@ -222,7 +222,7 @@ def _on_other_text(inv: Investigation, reached: Reached) -> Finding:
     ranges = {name: _range(r) for name, r in (("fed", served), ("right", own)) if r.walk is not None and r.walk.verify_steps}
     inside = {name: low * (1 - CLOSE) <= reached.accept_length <= high * (1 + CLOSE) for name, (_, low, high) in ranges.items()}
     apart = served is not own and not (inside["fed"] and inside.get("right"))
-    who, wiring = _title(inv, reached.engine), inv.engine_wiring.wiring
+    who, wiring = server_title(inv, reached.engine), inv.engine_wiring.wiring
     mean, low, high = ranges["fed"]
     beside = f"; the dump's feed predicts {own.walk.accept_length:.2f}" if served is not own else ""
     as_right = served is not own and not inside["fed"] and inside.get("right", False)
@@ -261,7 +261,7 @@ def _range(result) -> tuple[float, float, float]:
     return result.walk.accept_length, 1 + low, 1 + high
 
 
-def _title(inv: Investigation, said: Engine | None) -> str:
+def server_title(inv: Investigation, said: Engine | None) -> str:
     """The engine that a source names; with the case's version where it names none, and the case's where it names no engine."""
     case = inv.engine
     if said is None or (case is not None and said.name == case.name and said.version is None):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from eaglelab.acceptance import FEW_SAMPLES, ratio, ratio_interval
 from eaglelab.checks.course import amount, course
-from eaglelab.checks.replay import SPLITS, _interval, _ready
+from eaglelab.checks.replay import SPLITS, _interval, ready_to_replay
 from eaglelab.engines.training import framework_of
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation, NotGiven
@@ -121,7 +121,7 @@ class _Again:
 
 
 def _beside_the_replay(inv: Investigation, claimed: list[Row]) -> Finding:
-    _ready(inv)
+    ready_to_replay(inv)
     if any(s.loss_mask is None for s in inv.samples):
         raise NotGiven("the samples' loss mask", "a trainer counts by it: dump it with the states")
     if inv.last_fault:

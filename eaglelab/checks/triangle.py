@@ -9,8 +9,8 @@ from operator import mul
 from typing import TYPE_CHECKING, Any
 
 from eaglelab.acceptance import ratio_interval
-from eaglelab.checks.replay import _ready
-from eaglelab.checks.served import CHANGE, _title
+from eaglelab.checks.replay import length_words, ready_to_replay
+from eaglelab.checks.served import CHANGE, server_title
 from eaglelab.engines.conventions import parse_engine
 from eaglelab.findings import Finding, Status, few
 from eaglelab.investigation import Investigation, NotGiven
@@ -28,7 +28,7 @@ def variant(inv: Investigation) -> Iterator[Finding]:
     """Which deviation reproduces the acceptance that the server counted, step by step."""
     if not inv.served.given:
         raise NotGiven("a server's counters, recordings or log", LIVE)
-    _ready(inv)
+    ready_to_replay(inv)
     found = inv.served.variant_fit
     status, title, todo = _said(inv, found)
     alike, best = found.alike, found.best
@@ -37,7 +37,7 @@ def variant(inv: Investigation) -> Iterator[Finding]:
         id="served.variant",
         title=title,
         status=status,
-        claim=f"The server feeds and computes what the drafter was trained on: accept length {_length(found.trained)}.",
+        claim=f"The server feeds and computes what the drafter was trained on: accept length {length_words(found.trained.predicted)}.",
         evidence=f"{len(found.fits)} deviations (wirings, states, token shift, flags, vocabulary map, weights) drafted along {_whose(found)}; compared: "
         f"{found.evidence}, {found.served.verify_steps:,} verify passes, joint acceptance {_joint(found.served, found.steps)}. "
         f"Best: {_one(best, found)}. As trained: {_one(found.trained, found)}."
@@ -78,7 +78,7 @@ def _said(inv: Investigation, found: VariantFit) -> tuple[Status, str, str]:
     if not alike:
         other = found.text[0] in ("other target", "other text")
         why = ": the served text is another target's" if found.text[0] == "other target" else ""
-        title = f"No deviation reproduces what {who} accepted (accept length {length}; nearest: {best.name}, {_length(best)}){why}"
+        title = f"No deviation reproduces what {who} accepted (accept length {length}; nearest: {best.name}, {length_words(best.predicted)}){why}"
         todo = (
             "Serve the very target that wrote the dump, unquantised and greedily, and record again."
             if other
@@ -90,17 +90,15 @@ def _said(inv: Investigation, found: VariantFit) -> tuple[Status, str, str]:
         return Status.CANNOT_TELL, title, todo
     if trained in alike:
         beside = [f for f in alike if f is not trained]
-        title = f"{who} accepted what the drafter should on the states that it was trained on: {length}, as trained {_length(trained)}"
+        title = f"{who} accepted what the drafter should on the states that it was trained on: {length}, as trained {length_words(trained.predicted)}"
         return Status.PASS, title + (f"; not told from it: {few([f.name for f in beside], 3, '; ')}" if beside else ""), ""
     config = found.config if found.config in alike else None
     named = config or best
     if config is None and len({f.candidate.kind for f in alike}) > 1:
-        names = few([f"{f.name} ({_length(f)})" for f in alike], 4, "; ")
-        title = f"What {who} accepted ({length}) is not what the drafter was trained for ({_length(trained)}); alike reproduce it: {names}"
+        names = few([f"{f.name} ({length_words(f.predicted)})" for f in alike], 4, "; ")
+        title = f"What {who} accepted ({length}) is not what the drafter was trained for ({length_words(trained.predicted)}); alike reproduce it: {names}"
         return Status.CANNOT_TELL, title, f"{MORE} Or look at them one by one, the likelier first. {best.candidate.next}"
-    title = (
-        f"What {who} accepted ({length}) is reproduced by {named.name} ({_length(named)}), and not by {trained.name} ({_length(trained)})"
-    )
+    title = f"What {who} accepted ({length}) is reproduced by {named.name} ({length_words(named.predicted)}), and not by {trained.name} ({length_words(trained.predicted)})"
     rest = [f.name for f in alike if f is not named]
     title += f"; not told from it: {few(rest, 3, '; ')}" if rest else ""
     wrong = config is not None and config.candidate.wiring is not None and config.candidate.wiring != trained.candidate.wiring
@@ -110,7 +108,7 @@ def _said(inv: Investigation, found: VariantFit) -> tuple[Status, str, str]:
 def _who(inv: Investigation) -> str:
     recording = inv.served.recording
     said = inv.served.reached.engine if recording is None else parse_engine(recording.session.engine) if recording.session.engine else None
-    return _title(inv, said)
+    return server_title(inv, said)
 
 
 def _whose(found: VariantFit) -> str:
@@ -127,12 +125,7 @@ def _one(fit: Fit, found: VariantFit) -> str:
     """`boundaries [0, 3, 16] (accept length 1.09, 100 % of passes as served, weight 1.00)`."""
     same = "" if fit.same is None else f", {fit.same:.1%} of passes as served"
     fits = "" if fit.fits else ", does not fit"
-    return f"{fit.name} (accept length {_length(fit)}, joint {_joint(fit.predicted, found.steps)}{same}, weight {fit.weight:.2f}{fits})"
-
-
-def _length(fit: Fit) -> str:
-    length = fit.predicted.accept_length
-    return "not known" if length is None else f"{length:.2f}"
+    return f"{fit.name} (accept length {length_words(fit.predicted)}, joint {_joint(fit.predicted, found.steps)}{same}, weight {fit.weight:.2f}{fits})"
 
 
 def _joint(counts, steps: int) -> str:
@@ -219,7 +212,7 @@ def _replay_and_server(inv: Investigation) -> dict[str, Any]:
     side, recording = inv.served, inv.served.recording if inv.served.given else None
     reached = side.reached if side.given else None
     try:
-        _ready(inv)
+        ready_to_replay(inv)
         if recording is not None and recording.counts is not None and side.right_wiring is not None and not recording.session.temperature:
             found = side.predicted(recording, side.right_wiring)
             if found.same_text and found.predicted is not None:
