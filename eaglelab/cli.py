@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglelab import __version__
-from eaglelab.commands import bench, check, cost, flags, sweep, trace, wiring
+from eaglelab.commands import bench, check, cost, flags, report, sweep, trace, wiring
 from eaglelab.commands.arguments import DTYPES, count, count_or_all, samples, where
 from eaglelab.commands.opening import case_investigation, dump_of, investigation, is_case
 from eaglelab.commands.terminal import first_rows, print_json, short, show, visible
@@ -65,13 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     check.add(command, CASE, STEPS, WAY, WAYS, drafters)
 
-    sub = command("report", cmd_report, "run the notebooks on a case and write self-contained HTML pages")
-    sub.add_argument("case", type=Path, help=CASE)
-    sub.add_argument("--only", metavar="NUMBERS", help="notebooks by number: 02,04 (default: all)")
-    text = "a notebook's parameter, as in -p max_samples 64; may be given again (default: as in the notebook)"
-    sub.add_argument("-p", dest="parameters", action="append", nargs=2, metavar=("NAME", "VALUE"), default=[], help=text)
-    sub.add_argument("--out", type=Path, metavar="DIR", help="folder for the run (default: reports)")
-    sub.add_argument("--timeout", type=count, default=1800, metavar="S", help="seconds that one notebook may take (default: 1800)")
+    report.add(command, CASE)
 
     sub = command("dump", cmd_dump, "health and norm fingerprint of a dump")
     sub.add_argument("dump", type=Path, help=DUMP)
@@ -147,19 +141,6 @@ def cmd_new(args: argparse.Namespace) -> int:
     path = new_case(args.directory)
     show(args, {"case": str(path)}, f"{path}: fill in what you have, then `eaglelab check {args.directory}`")
     return 0
-
-
-def cmd_report(args: argparse.Namespace) -> int:
-    try:
-        from eaglelab.reports.run import run_report
-    except ModuleNotFoundError as missing:
-        raise ValueError(f"reports need the workbook's packages ({missing.name} is absent): pip install 'eaglelab[notebooks]'") from missing
-
-    say = None if args.json else print
-    result = run_report(args.case, only=args.only, parameters=dict(args.parameters), out=args.out, timeout=args.timeout, say=say)
-    done = f"{len(result.notebooks)} pages in {result.directory}; all runs: {result.index}"
-    show(args, result.to_json(), done)
-    return result.exit_code
 
 
 def cmd_dump(args: argparse.Namespace) -> int:

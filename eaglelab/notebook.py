@@ -11,25 +11,25 @@ front end shows; the report runner collects it from there.
 
 from __future__ import annotations
 
-import base64
-import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eaglelab.case import Case, open_case
 from eaglelab.findings import Finding, Verdict, plain
-from eaglelab.progress import in_ipython
+from eaglelab.progress import in_ipython, watched
 from eaglelab.provenance import collect, facts
-from eaglelab.reports import parts
+from eaglelab.reports import parts, shown
+from eaglelab.reports.shown import frame
+
+if TYPE_CHECKING:
+    from eaglelab.explore import Explorer
+    from eaglelab.investigation import Investigation
 
 RECORD = "application/x.eaglelab+json"
 """Type of what is recorded: a list of `{"kind": "start" | "finding" | "verdict" | "result", "data": …}`."""
-MAX_ROWS = 200
-"""Rows of a table that are shown; the count of the rest is said."""
-DPI = 144
 
 
 def start(case_path: str | Path, title: str = "Versions") -> Case:
@@ -51,6 +51,13 @@ def start(case_path: str | Path, title: str = "Versions") -> Case:
     return case
 
 
+def investigate(case_path: str | Path, title: str = "Versions", **options: Any) -> Investigation:
+    """`start`, and the case opened for measuring. options: those of `Investigation` (max_samples, seed, device, …). Raises CaseError."""
+    from eaglelab.investigation import Investigation
+
+    return Investigation(start(case_path, title), **options)
+
+
 def _upwards(path: str | Path) -> Path:
     """The path as it is where it exists (or nowhere does), else under the nearest parent of the working directory that has it."""
     places = [Path(path).expanduser(), *(parent / path for parent in Path.cwd().parents)]
@@ -62,52 +69,27 @@ def show(figure: Any, *, alt: str, caption: str | None = None, data: Any = None)
 
     `alt` says what the figure shows, with its main numbers. `data` is what `table()` takes. The figure is closed.
     """
-    from matplotlib import pyplot
+    _display(shown.figure(figure, alt, caption, data), f"[figure: {alt}]")
 
-    if not alt.strip():
-        raise ValueError("show() needs alt: got an empty text, expected one sentence that says what the figure shows")
-    figure = getattr(figure, "figure", None)  # a Figure's is itself
-    if figure is None:
-        raise TypeError("show() expects a matplotlib Figure or Axes")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI, bbox_inches="tight", facecolor="white")
-    png = buffer.getvalue()
-    pyplot.close(figure)  # else Jupyter shows it a second time
-    width = round(int.from_bytes(png[16:20], "big") * 96 / DPI)  # PNG header: pixels → CSS pixels at the figure's own size
-    numbers = "" if data is None else _table(frame(data), label=caption or alt)
-    _display(parts.figure(base64.b64encode(png).decode(), alt=alt, caption=caption, width=width, data=numbers), f"[figure: {alt}]")
+
+def explore(explorer: Explorer) -> None:
+    """Show an explorer: its widgets where a person watches, and its static twin in reports (and wherever widgets cannot be shown)."""
+    twin, said = explorer.twin(), f"[{explorer.title}]"
+    if not watched():
+        return _display(twin, said)
+    from IPython.display import display
+
+    from eaglelab.explore import Live
+
+    live = Live(explorer)
+    display({**live.box._repr_mimebundle_(), "text/html": twin, "text/plain": said}, raw=True)
 
 
 def table(data: Any, caption: str | None = None, empty: str = "none") -> None:
-    """Show a table: a DataFrame, a list of dicts, or a dict of columns. Everything in it is escaped.
-
-    An index that is named or not 0..n-1 is shown as row headers. Without rows the sentence `empty` is shown after the caption.
-    """
+    """Show a table: a DataFrame, a list of dicts, or a dict of columns. Everything in it is escaped; without rows the sentence `empty` stands."""
     rows = frame(data)
-    if not len(rows):
-        said = f"{caption}: {empty}" if caption else empty
-        return _display(parts.nothing(said), said)
-    _display(_table(rows, caption=caption), f"{caption or ''}\n{rows.head(20).to_string()}".strip())
-
-
-def frame(data: Any) -> Any:
-    """A DataFrame of rows or columns, for tables and figures."""
-    import pandas as pd
-
-    with pd.option_context("mode.string_storage", "python"):  # pyarrow's strings refuse text that is no UTF-8
-        return data.to_frame() if isinstance(data, pd.Series) else pd.DataFrame(data)
-
-
-def _table(frame: Any, **options: Any) -> str:
-    total, headers = len(frame), 0
-    frame = frame.head(MAX_ROWS)
-    names = list(frame.index.names)
-    if any(n is not None for n in names) or type(frame.index).__name__ != "RangeIndex":
-        headers = len(names)
-        frame = frame.reset_index(names=["" if n is None else n for n in names], allow_duplicates=True)
-    columns = [" / ".join(str(part) for part in c if part != "") if isinstance(c, tuple) else c for c in frame.columns]
-    rows = [[v.item() if getattr(v, "ndim", None) == 0 else v for v in row] for row in frame.itertuples(index=False, name=None)]
-    return parts.table(columns, rows, row_headers=headers, total=total, **options)
+    listed = f"{caption or ''}\n{rows.head(20).to_string()}" if len(rows) else f"{caption}: {empty}" if caption else empty
+    _display(shown.table(rows, caption, empty=empty), listed.strip())
 
 
 def record(*items: Finding | Verdict) -> None:

@@ -20,13 +20,18 @@ def in_ipython() -> bool:
     return ipython is not None and ipython.get_ipython() is not None
 
 
+def watched() -> bool:
+    """True in live Jupyter, where a person sees what moves; False in a report's kernel and on a terminal."""
+    return in_ipython() and not os.environ.get(HEADLESS)
+
+
 def progress(items: Iterable[T], what: str, total: int | None = None, delay: float = 2.0) -> Iterator[T]:
     """Yield from `items`, with a bar once `delay` seconds have passed, on a terminal or in live Jupyter."""
     from tqdm.auto import tqdm
 
-    watched = sys.stderr.isatty() or (in_ipython() and not os.environ.get(HEADLESS))
+    seen = sys.stderr.isatty() or watched()
     start = time.monotonic()
-    yield from tqdm(items, what, total, delay=delay, leave=False, disable=not watched)
+    yield from tqdm(items, what, total, delay=delay, leave=False, disable=not seen)
     seconds = time.monotonic() - start
-    if not watched and seconds >= delay:
+    if not seen and seconds >= delay:
         print(f"{what}: {seconds:.1f} s", file=sys.stderr)

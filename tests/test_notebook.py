@@ -80,7 +80,7 @@ def test_hostile_text_is_shown_as_text_everywhere(shown):
 
 
 def test_table_formats_numbers_and_says_what_it_cut(shown, monkeypatch):
-    monkeypatch.setattr(notebook, "MAX_ROWS", 1)
+    monkeypatch.setattr("eaglelab.reports.shown.MAX_ROWS", 1)
     frame = pd.DataFrame({"n": [1281, 163_840], "norm": [174.3977, float("nan")], "ok": [True, False], "half": np.float32([0.5, 2.0])})
     notebook.table(frame)
     cells = Tags(shown[0][0]).text
@@ -161,7 +161,7 @@ def test_show_needs_a_description_and_keeps_the_data(shown):
     assert 300 < int(image["width"]) < 450  # 4 inches are 384 CSS pixels
     assert "table" in tags.tags
     assert not pyplot.fignum_exists(fig.number)  # else Jupyter would show it twice
-    with pytest.raises(TypeError, match="expects a matplotlib Figure or Axes"):
+    with pytest.raises(TypeError, match="a matplotlib Figure or Axes: got"):
         notebook.show("text", alt="x")
 
 

@@ -1,0 +1,64 @@
+"""Figures and tables as HTML, for notebooks, explorers and pages: an image with alt text, caption and data; a DataFrame, escaped and cut."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any
+
+from eaglelab.reports import parts
+
+MAX_ROWS = 200
+"""Rows of a table that are shown; the count of the rest is said."""
+REPORT_DPI = 144
+LIVE_DPI = 96
+"""Of a figure that is drawn anew whenever a control of an explorer moves."""
+
+
+def figure(ax: Any, alt: str, caption: str | None = None, data: Any = None, dpi: int = REPORT_DPI) -> str:
+    """A matplotlib Figure or Axes with its description for who cannot see it; `data` is what `table` takes, folded. The figure is closed.
+
+    Raises ValueError without alt, TypeError on what is no figure.
+    """
+    from matplotlib import pyplot
+
+    if not alt.strip():
+        raise ValueError("a figure needs alt: got an empty text, expected one sentence that says what the figure shows")
+    drawn = getattr(ax, "figure", None)  # a Figure's is itself
+    if drawn is None:
+        raise TypeError(f"a figure is shown from a matplotlib Figure or Axes: got {type(ax).__name__}")
+    buffer = io.BytesIO()
+    drawn.savefig(buffer, format="png", dpi=dpi, bbox_inches="tight", facecolor="white", metadata={"Software": None})
+    png = buffer.getvalue()
+    pyplot.close(drawn)  # else Jupyter shows it a second time
+    width = round(int.from_bytes(png[16:20], "big") * 96 / dpi)  # PNG header: pixels → CSS pixels at the figure's own size
+    numbers = "" if data is None else table(data, label=caption or alt)
+    return parts.figure(base64.b64encode(png).decode(), alt=alt, caption=caption, width=width, data=numbers)
+
+
+def frame(data: Any) -> Any:
+    """A DataFrame of rows or columns, for tables and figures."""
+    import pandas as pd
+
+    with pd.option_context("mode.string_storage", "python"):  # pyarrow's strings refuse text that is no UTF-8
+        return data.to_frame() if isinstance(data, pd.Series) else pd.DataFrame(data)
+
+
+def table(data: Any, caption: str | None = None, label: str | None = None, empty: str = "none") -> str:
+    """A DataFrame, a list of dicts, or a dict of columns, escaped.
+
+    An index that is named or not 0..n-1 is shown as row headers. Without rows the sentence `empty` is shown after the caption.
+    """
+    rows = frame(data)
+    if not len(rows):
+        said = caption or label
+        return parts.nothing(f"{said}: {empty}" if said else empty)
+    total, headers = len(rows), 0
+    rows = rows.head(MAX_ROWS)
+    names = list(rows.index.names)
+    if any(n is not None for n in names) or type(rows.index).__name__ != "RangeIndex":
+        headers = len(names)
+        rows = rows.reset_index(names=["" if n is None else n for n in names], allow_duplicates=True)
+    columns = [" / ".join(str(part) for part in c if part != "") if isinstance(c, tuple) else c for c in rows.columns]
+    cells = [[v.item() if getattr(v, "ndim", None) == 0 else v for v in row] for row in rows.itertuples(index=False, name=None)]
+    return parts.table(columns, cells, caption=caption, label=label, row_headers=headers, total=total)
