@@ -5,6 +5,8 @@ Everything that is not markup written here goes through `text()`: names of keys,
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import json
 import re
@@ -230,6 +232,35 @@ def note(what: str, how: str = "", kind: str = "not given") -> str:
     """A calm aside: what is absent, and how to get it."""
     steps = f"<p>How to get it: {prose(how)}</p>" if how else ""
     return f'<aside class="el-note"><p><strong>{text(kind.capitalize())}:</strong> {prose(what)}</p>{steps}</aside>'
+
+
+_DOCUMENT = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline';{allowed} base-uri 'none'; form-action 'none'">
+<meta name="referrer" content="no-referrer">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>
+{style}
+</style>
+</head>
+<body>
+{body}{script}
+</body>
+</html>
+"""
+
+
+def document(title: str, body: str, styles: Sequence[str], script: str = "") -> str:
+    """A whole page around `body` (HTML); `title` is text. `script` is the one script that a browser will run there, told by its hash."""
+    allowed = ""
+    if script:
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        allowed, script = f" script-src 'sha256-{digest}';", f"\n<script>{script}</script>"
+    return _DOCUMENT.format(title=text(title), body=body, style=style(*styles), allowed=allowed, script=script)
 
 
 def style(*names: str) -> str:
