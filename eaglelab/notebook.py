@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from eaglelab.explore import Explorer
     from eaglelab.investigation import Investigation
 
+title = shown.title
+
 RECORD = "application/x.eaglelab+json"
 """Type of what is recorded: a list of `{"kind": "start" | "finding" | "verdict" | "result", "data": …}`."""
 
@@ -129,11 +131,6 @@ def given() -> Iterator[None]:
         not_given(absent.what, absent.how)
     except ValueError as error:  # every room's own errors are ValueErrors with a text for the user
         _display(parts.note("this part", str(error), kind="cannot tell"), f"cannot tell: {error}")
-
-
-def title(ax: Any) -> str:
-    """The finding that a figure's title says, for its alt text."""
-    return " ".join(ax.get_title(loc="left").split())
 
 
 def _display(markup: str, text: str, *records: tuple[str, Any]) -> None:

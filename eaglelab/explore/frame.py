@@ -20,7 +20,7 @@ computed. Live it sits in widgets; a report gets the twin, which is the same vie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,14 @@ from eaglelab.reports import parts
 
 if TYPE_CHECKING:
     from ipywidgets import DOMWidget, ValueWidget
+
+
+STALE = "el-explore-stale"
+"""On a view that is not of the present values, since these have none."""
+MOST_LISTED = 200
+"""Names that a list to choose from is made of; of more, the number is typed."""
+NAME_LENGTH = 60
+"""Characters of a name in such a list."""
 
 
 class Explorer:
@@ -88,7 +96,8 @@ class Live:
 
     def show(self) -> None:
         """Compute the view for the present values; what goes wrong is said beside it and leaves the last view in place."""
-        self._guard(lambda: setattr(self.output, "value", self.explorer.view(**self.values)))
+        done = self._guard(lambda: setattr(self.output, "value", self.explorer.view(**self.values)))
+        (self.output.remove_class if done else self.output.add_class)(STALE)
 
     def _changed(self, name: str, _change: Any) -> None:
         if self._busy:  # values that an action or `adjust` sets: one view, at the end
@@ -106,6 +115,8 @@ class Live:
             self._busy = False
         if done:
             self.show()
+        else:
+            self.output.add_class(STALE)
 
     def _guard(self, do: Callable[[], Any]) -> bool:
         """Run, and say whether it went well. A front end shows no error of a callback by itself."""
@@ -130,3 +141,29 @@ def labelled(widget: DOMWidget, label: str, width: str = "auto", tooltip: str = 
     if hasattr(widget, "continuous_update"):
         widget.continuous_update = False
     return widget
+
+
+def chooser(names: Sequence[Any], label: str, value: int = 0) -> ValueWidget:
+    """A control whose value is a place in `names`: a list to choose from, and with more than `MOST_LISTED` names a field for the number.
+
+    A hundred thousand names in a list would stall the page, and nobody would find one in it.
+    """
+    import ipywidgets as widgets
+
+    if len(names) > MOST_LISTED:
+        last = len(names) - 1
+        return labelled(widgets.BoundedIntText(value=value, min=0, max=last), f"{label} (0 to {last})", "16em")
+    return labelled(widgets.Dropdown(options=options(names), value=value), label)
+
+
+def options(names: Sequence[Any]) -> list[tuple[str, int]]:
+    """What a Dropdown takes, with places as values: names in which nothing hides, cut to a length that can be read."""
+    return [(cut(name), i) for i, name in enumerate(names)]
+
+
+def cut(name: Any, most: int = NAME_LENGTH) -> str:
+    """A name with what would hide in it spelt out; of a long one its beginning, its end and its length."""
+    said = parts.clean(name)
+    if len(said) <= most:
+        return said
+    return f"{said[: most // 2]}…{said[-(most // 4) :]} ({len(said):,} characters)"
