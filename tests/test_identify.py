@@ -3,6 +3,7 @@
 import itertools
 import random
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -579,8 +580,27 @@ def test_heatmap_boxes_what_is_held_and_what_is_claimed(plots, target, texts):
     bars = " ".join(plots.margin_bars(found).get_title(loc="left").split())
     assert re.fullmatch(r"Each runner-up is at least [\d.,]+x further than the boundary that the slot holds, in every sample", bars)
     assert plots.slot_heatmap(found, "cosine").images[0].get_clim() == (-1, 1)
-    with pytest.raises(ValueError, match="value is 'norm', expected 'relative_error' or 'cosine'"):
+    ratios = plots.slot_heatmap(found, "norm_ratio").images[0]
+    assert ratios.get_clim() == (0.25, 4)
+    assert ratios.get_array()[1, 4] == pytest.approx(1, rel=1e-3)
+    with pytest.raises(ValueError, match="value is 'norm', expected one of relative_error, cosine, norm_ratio"):
         plots.slot_heatmap(found, "norm")
+
+
+def test_one_sample_alone_and_the_boundaries_own_norms(target, texts):
+    samples = dump(target, texts, [2, 4])
+    samples[1] = replace(samples[1], slots=(2 * samples[1].slots[0], samples[1].slots[1]))
+    found = identify(samples, target)
+    one, other = found.of("data_1.pt"), found.of("data_0.pt")
+    assert (other.wiring, one.wiring) == (Wiring.of([2, 4]), Wiring.of([None, 4]))
+    assert one.error.shape == found.error.shape
+    assert one.norm_ratio[0, 2] == pytest.approx(2, rel=1e-5)
+    assert other.norm_ratio[0, 2] == pytest.approx(1, rel=1e-5)
+    assert one.error[0, 2] == pytest.approx(1, rel=1e-5)
+    norms = [target.states(ids)[3][1:].norm(dim=-1).median() for ids in texts]
+    assert found.boundary_norms()[3] == pytest.approx(float(torch.stack(norms).median()), rel=1e-5)
+    with pytest.raises(ValueError, match=r"sample 'gone' was not compared with the target; these were: data_0\.pt, data_1\.pt"):
+        found.of("gone")
 
 
 def test_figures_of_slots_that_cannot_be_told(plots, target, texts):

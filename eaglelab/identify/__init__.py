@@ -21,9 +21,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from eaglelab.identify.compare import MIN_ROWS, Comparison
+from eaglelab.identify.compare import MIN_ROWS
 from eaglelab.identify.explain import absent, explain
-from eaglelab.identify.result import Anomaly, Identification, SlotVerdict, over_samples, sample_line
+from eaglelab.identify.result import Anomaly, BySample, Identification, SlotVerdict, over_all, over_samples, sample_line
 from eaglelab.identify.rows import Rows
 from eaglelab.identify.rule import Judgement, Rule, judge, margin_of
 from eaglelab.identify.sources import MAKE_SKETCH, Compared, against_forward, against_sketch
@@ -62,7 +62,8 @@ def identify(samples: Iterable[Any], source: Any, *, rows: int = 256, seed: int 
     anomalies = [a for v in verdicts for a in v.anomalies]
     anomalies += [a for s in range(len(names)) for a in _row_anomalies(s, compared.comparison.rows)]
     anomalies += _duplicates(verdicts, compared.comparison.rows)
-    error, cosine, ratio = (_over_samples(compared.comparison, name, len(names)) for name in ("error", "cosine", "ratio"))
+    by_sample = _by_sample(compared, [s.key for s in samples], len(names))
+    error, cosine, ratio = (over_all(m, (len(names), len(compared.comparison.boundaries))) for m in by_sample.measures)
     boundaries = tuple(compared.comparison.boundaries)
     wiring = Wiring.of(v.boundary for v in verdicts)
     return Identification(
@@ -82,6 +83,7 @@ def identify(samples: Iterable[Any], source: Any, *, rows: int = 256, seed: int 
         anomalies=tuple(anomalies),
         source=_in_words(source, boundaries),
         notes=tuple(_notes(compared, source.num_layers, len(samples))),
+        by_sample=by_sample,
         next_step=_next_step(compared, source, {a.kind for a in anomalies if wiring[a.slot] is None}, wiring),
     )
 
@@ -119,16 +121,24 @@ def _judge_slot(s: int, k: int, compared: Compared, rule: Rule) -> Judgement:
     return out
 
 
-def _over_samples(comparison: Comparison, name: str, slots: int) -> np.ndarray:
-    """Median over samples of the medians over tokens: [S, B]."""
-    if not comparison.boundaries:
-        return np.empty((slots, 0))
+def _by_sample(compared: Compared, keys: list[str], slots: int) -> BySample:
+    """Medians over tokens, sample by sample: [n, S, B] each, and the boundaries' own norms [n, B]."""
+    comparison = compared.comparison
+    shape = (len(comparison.stats), slots, len(comparison.boundaries))
 
-    def over_rows(lines: list[Tensor]) -> Tensor:  # B of [S, R] to [S, B]
-        return torch.stack([line.nanmedian(dim=-1).values for line in lines], dim=-1)
+    def medians(lines: list[Tensor]) -> np.ndarray:  # B of [..., R] to [..., B]
+        return torch.stack([line.nanmedian(dim=-1).values for line in lines], dim=-1).double().numpy()
 
-    medians = torch.stack([over_rows(getattr(stats, name)) for stats in comparison.stats])  # [n, S, B]
-    return medians.nanmedian(dim=0).values.double().numpy()
+    def stacked(name: str, shape: tuple[int, ...]) -> np.ndarray:
+        return np.stack([medians(getattr(stats, name)) for stats in comparison.stats]) if all(shape) else np.empty(shape)
+
+    return BySample(
+        keys=tuple(keys[i] for i in compared.used),
+        error=stacked("error", shape),
+        cosine=stacked("cosine", shape),
+        norm_ratio=stacked("ratio", shape),
+        norms=stacked("norms", shape[::2]),
+    )
 
 
 def _slot_table(

@@ -52,6 +52,7 @@ class SampleStats:
     gram: list[Tensor] = field(default_factory=list)  # B of [S], Gram matrices' distance over the boundary's spread
     order: list[Tensor] = field(default_factory=list)  # B of [S], order statistics' relative error
     order_other: list[Tensor] = field(default_factory=list)  # B of [S], the same against other tokens' rows
+    norms: list[Tensor] = field(default_factory=list)  # B of [R], the boundary's own norm, NaN where it is not known
     massive: int = 0
 
     @classmethod
@@ -83,6 +84,7 @@ class Comparison:
 
     def _compare(self, i: int, here: BoundaryRows, before: Tensor | None) -> None:
         rows, stats = self.rows[i], self.stats[i]
+        stats.norms.append(here.norms)
         left_out = massive(here.norms)[None] | massive(rows.norms)  # [S, R]
         stats.massive = max(stats.massive, int(left_out.any(dim=0).sum()))
         per_row = [_against(slot, norms, here, before) for slot, norms in zip(rows.states, rows.norms, strict=True)]

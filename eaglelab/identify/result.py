@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
-from eaglelab.findings import plain
+from eaglelab.findings import few, plain
 from eaglelab.identify.rule import SWAPPED, Judgement, Rule, margin_of
 from eaglelab.wiring import Boundary, Wiring, boundary_phrase
 
@@ -39,6 +40,28 @@ class Anomaly:
 
 
 @dataclass(frozen=True)
+class BySample:
+    """What was compared, sample by sample: medians over tokens. n samples in the comparison, S slots, B boundaries; NaN = not known."""
+
+    keys: tuple[str, ...]
+    error: np.ndarray  # [n, S, B]
+    cosine: np.ndarray  # [n, S, B]
+    norm_ratio: np.ndarray  # [n, S, B]
+    norms: np.ndarray  # [n, B] the boundaries' own norms
+
+    @property
+    def measures(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self.error, self.cosine, self.norm_ratio
+
+
+def over_all(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The lower median over samples of what stands in `values` [n, *shape]; NaN without any. [*shape]."""
+    if not values.size:
+        return np.full(shape, np.nan)
+    return torch.from_numpy(values).nanmedian(dim=0).values.numpy()
+
+
+@dataclass(frozen=True)
 class Identification:
     """Which boundary each slot holds, by comparison of values on the same tokens."""
 
@@ -58,10 +81,25 @@ class Identification:
     anomalies: tuple[Anomaly, ...]
     source: str
     """What the slots were compared with, in words."""
+    by_sample: BySample
     notes: tuple[str, ...] = ()
     """What was sampled and what was not looked at."""
     next_step: str = ""
     """The cheapest measurement that would tell more, empty when all is told."""
+
+    def of(self, key: str) -> Identification:
+        """The same of one sample alone. Raises ValueError where it was not compared."""
+        if key not in self.by_sample.keys:
+            raise ValueError(f"sample {key!r} was not compared with the target; these were: {few(self.by_sample.keys, 4) or 'none'}")
+        i, table = self.by_sample.keys.index(key), self.per_sample
+        slots = table[table["sample"] == key].reset_index(drop=True)
+        error, cosine, norm_ratio = (m[i] for m in self.by_sample.measures)
+        wiring = Wiring.of(None if d == "cannot tell" else d for d in slots["decision"])
+        return replace(self, slots=slots, error=error, cosine=cosine, norm_ratio=norm_ratio, wiring=wiring, reasons=tuple(slots["note"]))
+
+    def boundary_norms(self) -> np.ndarray:
+        """The target's own norm at each boundary: median over the samples of medians over the rows compared. [B], NaN = not known."""
+        return over_all(self.by_sample.norms, (len(self.boundaries),))
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready: the wiring, the slots' table, reasons, anomalies, notes."""

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm
+from matplotlib.colors import LogNorm, Normalize
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
 from eaglelab.identify import Identification
@@ -19,6 +19,14 @@ from eaglelab.wiring import FINAL, Boundary
 
 NEAR, FAR = 0.005, 2.0
 """The ends of the heatmap's scale: bf16 noise of another engine, and further than a random direction of the same length."""
+OFF = 4.0
+"""The ends of the scale of norm ratios: this many times larger, and smaller."""
+MEASURES = {
+    "relative_error": ("relative error (log)", {"cmap": SEQUENTIAL, "norm": LogNorm(NEAR, FAR)}, [0.01, 0.1, 1]),
+    "cosine": ("cosine", {"cmap": DIVERGING, "norm": Normalize(-1, 1)}, [-1, -0.5, 0, 0.5, 1]),
+    "norm_ratio": ("norm of the slot over the boundary's (log)", {"cmap": DIVERGING, "norm": LogNorm(1 / OFF, OFF)}, [0.25, 0.5, 1, 2, 4]),
+}
+"""What the heatmap can show: in words, how it is coloured, and the ticks of its scale."""
 
 
 def slot_heatmap(
@@ -26,29 +34,26 @@ def slot_heatmap(
 ) -> Axes:
     """Slots down, boundaries across; the best boundary of each slot is boxed, and the claimed one where it is another.
 
-    value: `relative_error` (logarithmic, dark = near) or `cosine` (-1 to 1). claimed: a boundary per slot, None where nothing is
-    claimed. Raises ValueError for another value.
+    value: `relative_error` (logarithmic, dark = near), `cosine` (-1 to 1) or `norm_ratio` (logarithmic, white = equal norms, which
+    decide nothing). claimed: a boundary per slot, None where nothing is claimed. Raises ValueError for another value.
     """
-    if value not in ("relative_error", "cosine"):
-        raise ValueError(f"value is {value!r}, expected 'relative_error' or 'cosine'")
+    if value not in MEASURES:
+        raise ValueError(f"value is {value!r}, expected one of {', '.join(MEASURES)}")
     slots, columns = found.error.shape
     ax = axes(ax, min(12.0, max(5.5, 2.4 + 0.17 * columns)), 2.3 + 0.42 * slots)
     if not columns:
         return _empty(ax, found)
-    if value == "cosine":
-        image = ax.imshow(found.cosine, cmap=DIVERGING, vmin=-1, vmax=1, aspect="auto")
-    else:
-        image = ax.imshow(found.error.clip(NEAR, FAR), cmap=SEQUENTIAL, norm=LogNorm(NEAR, FAR), aspect="auto")
+    label, colours, ticks = MEASURES[value]
+    cells = {"relative_error": found.error, "cosine": found.cosine, "norm_ratio": found.norm_ratio}[value]
+    image = ax.imshow(cells.clip(colours["norm"].vmin, colours["norm"].vmax), aspect="auto", **colours)
     _boxes(ax, found, claimed)
     _boundary_ticks(ax, found, claimed)
     ax.set_yticks(range(slots), [f"slot {s}" for s in range(slots)])
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
-    label = "cosine" if value == "cosine" else "relative error (log)"
     bar = ax.figure.colorbar(image, ax=ax, label=label, pad=0.015)
-    if value != "cosine":
-        bar.set_ticks([0.01, 0.1, 1], labels=["0.01", "0.1", "1"])
-        bar.ax.yaxis.set_minor_formatter(NullFormatter())
+    bar.set_ticks(ticks, labels=[f"{t:g}" for t in ticks])
+    bar.ax.yaxis.set_minor_locator(NullLocator())
     return finish(ax, _title(found, claimed), "boundary (layers done; 0 = embedding)", "")
 
 
