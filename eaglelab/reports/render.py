@@ -20,22 +20,38 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 from traitlets.config import Config
 
-from eaglelab.findings import Change, Finding, Status, Verdict, by_severity
+from eaglelab.findings import Finding, Status, by_severity
 from eaglelab.provenance import facts
-from eaglelab.reports import markdown, parts
+from eaglelab.reports import headline, markdown, parts
+from eaglelab.reports.links import Links
+from eaglelab.reports.stored import read_verdict
 
 LONG = 40
 """Lines of printed text from which it is folded."""
 
+ONLY_LIVE = "live"
+"""Tag of a cell that speaks to who has the notebook open."""
 LIVE = {"application/vnd.jupyter.widget-view+json", "application/javascript"}
 SHOWN = ["text/html", "image/png"]
 _VERDICT = re.compile(r'<article class="el-verdict">.*?</article>', re.DOTALL)
 NO_TWIN = "this part is interactive and has no static twin: open the notebook in JupyterLab to see it"
 
 
-def render(notebook: NotebookNode, output: Path, pages: Sequence[str] = ()) -> None:
-    """Write the page. `pages` are the names of the run's pages, this one among them."""
-    output.write_text(Page(notebook, output.stem, pages).html(), encoding="utf-8", errors="replace")
+def render(notebook: NotebookNode, output: Path, pages: Sequence[str] = (), where: Mapping[str, str] | None = None) -> None:
+    """Write the page. pages: names of the run's pages, this one among them. where: by a finding's id, the page that holds it."""
+    output.write_text(Page(notebook, output.stem, pages, where or {}).html(), encoding="utf-8", errors="replace")
+
+
+def render_run(directory: Path) -> None:
+    """Render all pages of a run from its executed notebooks: when all have run it is known which page holds which finding, and
+    findings that are named on one page are linked to another."""
+    books = {p.stem: nbformat.read(p, as_version=4) for p in sorted(directory.glob("*.ipynb"))}
+    where: dict[str, str] = {}
+    for name, book in books.items():  # a finding's own page before the verdict's, which holds all
+        for finding in book.metadata.get("eaglelab", {}).get("findings", []):
+            where.setdefault(finding["id"], name)
+    for name, book in books.items():
+        render(book, directory / f"{name}.html", list(books), where)
 
 
 class Exporter(TemplateExporter):
@@ -59,19 +75,31 @@ class Exporter(TemplateExporter):
 class Page:
     """One page while it is made: what the template reads, its filters, and the headings that they meet on the way."""
 
-    def __init__(self, notebook: NotebookNode, name: str, pages: Sequence[str]) -> None:
+    def __init__(self, notebook: NotebookNode, name: str, pages: Sequence[str], where: Mapping[str, str]) -> None:
         self.notebook = nbformat.from_dict(notebook)
         self.notes: Mapping[str, Any] = notebook.metadata.get("eaglelab", {})
         self.name, self.pages = name, pages
         self.findings = [Finding.from_json(f) for f in self.notes.get("findings", [])]
         self.origin = self.notes.get("provenance")
+        self.links = Links(name, pages, {**where, **{f.id: name for f in self.findings}})
         self.outline = markdown.Outline()
         titled = next((c for c in self.notebook.cells if c.cell_type == "markdown" and c.source.startswith("# ")), None)
         self.intro = markdown.to_html(titled.source if titled else f"# {name.replace('_', ' ')}", self.outline)
-        cells = [c for c in self.notebook.cells if c is not titled and c.source.strip()]
+        cells = [c for c in self.notebook.cells if c is not titled and c.source.strip() and ONLY_LIVE not in c.metadata.get("tags", [])]
         self.notebook.cells = cells
         for cell in cells:
             _drop_live(cell)
+
+    @property
+    def headline(self) -> str | None:
+        """What the page found, in one line; None where it found nothing."""
+        verdict = self.notes.get("verdict")
+        return headline.of_verdict(read_verdict(verdict)) if verdict else headline.of_findings(self.findings)
+
+    @property
+    def title(self) -> str:
+        """The h1: the finding, else the question."""
+        return parts.heading(self.headline) if self.headline else self.outline.question
 
     @property
     def style(self) -> str:
@@ -101,6 +129,8 @@ class Page:
             "failure": failure,
             "markup": self._markup,
             "picture": picture,
+            "bare": markdown.bare,
+            "linked": self.links.weave,
             "contents": self._contents,
             "summary": self._summary,
         }
@@ -139,11 +169,6 @@ class Page:
         needs = finding.next and finding.status in (Status.FAIL, Status.CANNOT_TELL)
         step = f'<p class="next">Next: {parts.prose(finding.next)}</p>' if needs else ""
         return f"<li><span>{parts.badge(finding.status)}</span><div>{title}{step}</div></li>"
-
-
-def read_verdict(data: Mapping[str, Any]) -> Verdict:
-    """The verdict from its JSON."""
-    return Verdict(**{**data, "changes": tuple(Change(**c) for c in data["changes"])})
 
 
 def _drop_live(cell: NotebookNode) -> None:
