@@ -26,6 +26,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from eaglelab.cache import Pieces, Unfinished
 from eaglelab.dumps import Sample
 from eaglelab.dumps.listing import natural
 from eaglelab.dumps.rows import float_blocks, one_thread
@@ -51,6 +52,11 @@ class SampleFingerprint:
     values: dict[int, np.ndarray]  # row -> [S, 5] float32, the first five values
     peaks: dict[tuple[int, int], tuple[int, float]]  # massive (row, slot) -> (channel, value) of the largest value
 
+    @cached_property
+    def tokens(self) -> pd.DataFrame:
+        """One row a token and slot, slot by slot, with the columns of `Fingerprint.tokens`."""
+        return _token_table(self)
+
 
 @dataclass(frozen=True)
 class Fingerprint:
@@ -71,7 +77,7 @@ class Fingerprint:
     @cached_property
     def tokens(self) -> pd.DataFrame:
         """One row a token and slot of the first few samples: sample, position, token_id, slot, name, norm, rms, massive."""
-        parts = [_token_table(sample) for sample in self.samples[:TOKEN_SAMPLES]]
+        parts = [sample.tokens for sample in self.samples[:TOKEN_SAMPLES]]
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=TOKEN_COLUMNS)
 
     @cached_property
@@ -144,15 +150,24 @@ TOKEN_COLUMNS = ["sample", "position", "token_id", "slot", "name", "norm", "rms"
 MASSIVE_COLUMNS = [*("sample", "position", "token_id", "slot", "name"), *("norm", "ratio", "channel", "value", "share")]
 
 
-def fingerprint(samples: Iterable[Sample], rows: Sequence[int] = (0, 1, 2), total: int | None = None) -> Fingerprint:
+def fingerprint(
+    samples: Iterable[Sample], rows: Sequence[int] = (0, 1, 2), total: int | None = None, unfinished: Unfinished | None = None
+) -> Fingerprint:
     """The fingerprint of some samples, read once and one at a time.
 
     rows: whose first five values are kept, negative ones from the end; rows that a sample lacks are left out.
     total: how many samples the dump has, for "n of N".
+    unfinished: where the samples that were read are kept if this is interrupted.
     Raises ValueError for a sample whose slots differ in length or width (`Dump.load` gives none of these).
     """
-    found = {sample.key: fingerprint_sample(sample, rows) for sample in samples}
-    return Fingerprint(tuple(found[key] for key in sorted(found, key=natural)), total)
+    done = Pieces() if unfinished is None else unfinished.of("norms", tuple(rows))
+    keys = []
+    for sample in samples:
+        keys.append(sample.key)
+        if sample.key not in done:
+            done[sample.key] = fingerprint_sample(sample, rows)
+    done.end()
+    return Fingerprint(tuple(done[key] for key in sorted(set(keys), key=natural)), total)
 
 
 def fingerprint_sample(sample: Sample, rows: Sequence[int] = (0, 1, 2)) -> SampleFingerprint:

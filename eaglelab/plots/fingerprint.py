@@ -10,6 +10,8 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from eaglelab.plots.style import DIVERGING, OTHER, TEXT, axes, finish, slot_color, slot_marker
 
 MANY = 8  # slots from which on names and numbers would overlap
+POINTS = 1000  # stretches of a line that stand apart in a figure
+NUMBER_GAP = 0.045  # share of an axis that a small number takes
 
 
 def norm_by_slot(slots: pd.DataFrame, ax: Axes | None = None, counted: str = "") -> Axes:
@@ -36,10 +38,13 @@ def norm_by_slot(slots: pd.DataFrame, ax: Axes | None = None, counted: str = "")
     return finish(ax, norm_title(slots), counted, "L2 norm of a state (log)")
 
 
-def norm_by_position(tokens: pd.DataFrame, sample: str | None = None, ax: Axes | None = None) -> Axes:
-    """Norm along one sample, a line per slot, massive tokens marked; y is logarithmic.
+def norm_by_position(
+    tokens: pd.DataFrame, sample: str | None = None, ax: Axes | None = None, *, log: bool = True, behind: pd.DataFrame | None = None
+) -> Axes:
+    """Norm along one sample, a line per slot, massive tokens marked; y is logarithmic unless `log` is False.
 
-    tokens: `Fingerprint.tokens`. sample: the key, the table's first sample by default.
+    tokens: `Fingerprint.tokens`. sample: the key, the table's first sample by default. behind: the target's own norms (`boundary`,
+    `norm`, one row each), drawn as grey lines with their numbers at the right edge.
     """
     ax = axes(ax)
     sample = tokens["sample"].iloc[0] if sample is None and len(tokens) else sample
@@ -48,15 +53,48 @@ def norm_by_position(tokens: pd.DataFrame, sample: str | None = None, ax: Axes |
         raise ValueError(f"no tokens of sample {sample!r}; the table has {sorted(set(tokens['sample']))[:5]}")
     slots = sorted(set(table["slot"]))
     for s in slots:
-        line, color = table[table["slot"] == s], slot_color(s, len(slots))
+        line, color = table[table["slot"] == s], slot_color(s, slots[-1] + 1)
         label = f"slot {s}" if len(slots) <= MANY or s % (1 + len(slots) // MANY) == 0 else None
-        ax.plot(line["position"], _positive(line["norm"]), color=color, linewidth=1.2, label=label)
+        ax.plot(*_thinned(line["position"], _positive(line["norm"])), color=color, linewidth=1.2, label=label)
         massive = line[line["massive"]]
         ax.scatter(massive["position"], massive["norm"], facecolors="none", edgecolors=color, s=60, marker=slot_marker(s), zorder=3)
-    _log_axis(ax, table["norm"])
+    if log:
+        _log_axis(ax, table["norm"])
+    if behind is not None:
+        _boundaries_behind(ax, behind)
     ax.margins(x=0.02)
-    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return finish(ax, _massive_title(table), f"token position in {_shortened(sample)}", "L2 norm of a state (log)")
+    ax.legend(loc="center left", bbox_to_anchor=(1.0 if behind is None else 1.07, 0.5), frameon=False)
+    return finish(ax, _massive_title(table), f"token position in {_shortened(sample)}", f"L2 norm of a state{' (log)' * log}")
+
+
+def _thinned(x: pd.Series, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A line of at most `2 * POINTS` points: of more, the smallest and the largest of each stretch, so that no peak is lost."""
+    x = np.asarray(x)
+    if len(x) <= 2 * POINTS:
+        return x, y
+    starts = np.linspace(0, len(x), POINTS, endpoint=False).astype(int)
+    ends = [*starts[1:], len(x)]
+    filled = np.nan_to_num(y, nan=-np.inf), np.nan_to_num(y, nan=np.inf)
+    kept = sorted(
+        {a + int(f(part[a:b])) for a, b in zip(starts, ends, strict=True) for f, part in zip((np.argmax, np.argmin), filled, strict=True)}
+    )
+    return x[kept], y[kept]
+
+
+def _boundaries_behind(ax: Axes, behind: pd.DataFrame) -> None:
+    """A grey line at each boundary's norm, inside the range that the slots span; numbers where they do not overlap."""
+    low, high = ax.get_ylim()
+    inside = behind[behind["norm"].between(low, high) & (behind["norm"] > 0)].sort_values("norm")
+    scale = np.log if ax.get_yscale() == "log" else np.asarray
+    across = ax.get_yaxis_transform()  # x in shares of the axes, y in data
+    ax.hlines(inside["norm"], 0, 1, color=OTHER, linewidth=0.6, alpha=0.6, zorder=0.5, transform=across)
+    last = -np.inf
+    for row in inside.itertuples():
+        place = float((scale(row.norm) - scale(low)) / (scale(high) - scale(low)))
+        if place - last > NUMBER_GAP:
+            ax.text(1.008, row.norm, str(row.boundary), transform=across, va="center", fontsize=7.5, color=TEXT)
+            last = place
+    ax.set_ylim(low, high)
 
 
 def cosine_between_slots(cosine: pd.DataFrame, ax: Axes | None = None) -> Axes:
