@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # torch, pandas and transformers load with the parts that nee
     from eaglelab.lost import LostCase
     from eaglelab.replay import Judge, Ranking, Replay, Variant
     from eaglelab.replay.last_state import LastState
+    from eaglelab.replay.strip import RowDrafts
     from eaglelab.replay.tree import TreeReplay
     from eaglelab.served_case import ServedCase
     from eaglelab.target import FinalNorm
@@ -353,6 +354,12 @@ class Investigation(OpenedCase):
         options = {"judge": judge, "target_embed": self.boundary_rows, "confidences": confidences}
         options["probabilities"] = probabilities and judge.head is not None
         return replay(drafter or self.drafter, samples or self.samples, self._rows(), variants, steps=steps or self.steps, **options)
+
+    def row_drafts(self, variant: Variant, sample: Sample) -> RowDrafts:
+        """The drafter's choices at single rows of one sample. Raises NotGiven, and ValueError where they cannot be had."""
+        from eaglelab.replay.strip import RowDrafts
+
+        return RowDrafts(self.drafter, sample, self._rows(), variant, steps=self.steps, target_embed=self.boundary_rows)
 
     @cached_property
     def own_replay(self) -> Replay:

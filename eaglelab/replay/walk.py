@@ -23,21 +23,26 @@ saved in half precision cannot tell them apart either."""
 
 
 def walk_sample(rows: np.ndarray, counted: np.ndarray, right: np.ndarray, loss_mask: Tensor | None) -> tuple[int, ...] | None:
-    """Accepted tokens of each verify step, over every answer of the sample. None where the mask is unknown.
+    """Accepted tokens of each verify step, over every answer of the sample. None where the mask is unknown. Arguments: `walk_passes`."""
+    if loss_mask is None:
+        return None
+    return tuple(accepted for _, accepted in walk_passes(rows, counted, right, loss_mask))
+
+
+def walk_passes(rows: np.ndarray, counted: np.ndarray, right: np.ndarray, loss_mask: Tensor) -> list[tuple[int, int]]:
+    """(the row t from which it drafts, accepted tokens) of each verify step, over every answer of the sample.
 
     rows: [R] positions at which chains start; counted, right: [K, R] bool.
     """
-    if loss_mask is None:
-        return None
     complete, place = counted.all(0), {int(t): i for i, t in enumerate(rows)}
-    accepted = []
+    passes = []
     for first, end in spans(loss_mask):
         t = first - 1  # the last prompt row: its state goes with the answer's first token
         while t + 1 + len(right) < end and t in place and complete[place[t]]:  # the last drafted token is still the text
             n = leading(right[:, place[t]])
-            accepted.append(n)
+            passes.append((t, n))
             t += n + 1
-    return tuple(accepted)
+    return passes
 
 
 @dataclass(frozen=True)
