@@ -48,6 +48,11 @@ def facts(origin: dict[str, Any]) -> list[tuple[str, Any]]:
     return rows + [(f"parameter {k}", v) for k, v in origin.get("parameters", {}).items()]
 
 
+def harmless(origin: dict[str, Any]) -> list[str]:
+    """Of what `collect` gives, the texts that name nobody: a redacted report keeps them as they are."""
+    return [*origin["versions"].values(), origin["git"] or "", origin["device"], origin["platform"], origin["date"]]
+
+
 def versions() -> dict[str, str]:
     """Installed versions of Python and of the packages that numbers may depend on, without importing them."""
     found = {"python": platform.python_version()}

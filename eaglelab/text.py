@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from typing import Any
 QUESTION = "QVWK"
 """A question that a template writes nowhere of its own accord."""
 NAMED = {"\n": "⏎", "\t": "⇥", "\r": "␍"}
+veil: Callable[[str], str] | None = None
+"""Where a report is redacted, what a token's text becomes before anything holds it (`eaglelab.redact.veil`)."""
 
 
 def load_tokenizer(path: str | os.PathLike | None) -> Any | None:
@@ -39,10 +41,8 @@ def load_tokenizer(path: str | os.PathLike | None) -> Any | None:
 
 def token_texts(tokenizer: Any | None, ids: Iterable[int]) -> list[str]:
     """What each token says, one by one, with white space and control characters made visible; `#1234` without a tokenizer."""
-    ids = [int(i) for i in ids]
-    if tokenizer is None:
-        return [f"#{i}" for i in ids]
-    return [_text(tokenizer, i) for i in ids]
+    texts = [f"#{int(i)}" if tokenizer is None else _text(tokenizer, int(i)) for i in ids]
+    return texts if veil is None else [veil(t) for t in texts]
 
 
 def visible(text: str) -> str:

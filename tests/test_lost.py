@@ -296,7 +296,7 @@ def test_without_a_tokenizer_ids_alone_are_sorted(digits):
     assert "only the classes that token ids tell" in found.evidence
     (named,) = findings(inv, "lost.tokens")
     assert "#" in named.title
-    assert set(inv.lost.costly["id"]) & {0, 1, 2, 3}
+    assert set(inv.lost.costly["token_id"]) & {0, 1, 2, 3}
 
 
 def test_without_a_mask_the_costliest_tokens_are_not_given(digits, tmp_path):

@@ -62,5 +62,5 @@ class LostCase:
             after=[join.join(token_texts(self.tokenizer, ids[p + 1 : p + 1 + AROUND])) for ids, p in around],
             token=token_texts(self.tokenizer, found["token"]),
             drafted=token_texts(self.tokenizer, found["drafted"]),
-            id=found["token"],
+            token_id=found["token"],
         )

@@ -1,0 +1,114 @@
+"""Texts, tables and JSON without what must not be shown. The same text always becomes the same, and what is redacted stays as it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from eaglelab.redact.known import Known
+from eaglelab.redact.marks import MARK, mark
+from eaglelab.redact.names import Names
+from eaglelab.redact.patterns import by_look
+from eaglelab.redact.vocabulary import LETTERS, RUN, WORD, Vocabulary
+
+TOKEN_IDS = re.compile(r"(?i)(?:.*_)?token_ids?|(?:right |drafted )?token|input_ids|token index|(?:.*_)?token_index|bos|eos")
+"""Names of columns and keys whose whole numbers are token ids. `tokens` counts them, `id` and `ids` are layers."""
+STATES = re.compile(r"v\d+")
+"""Names of columns that hold values of hidden states."""
+SAMPLES = re.compile(r"(?i)sample|key|captured|dump|other|request")
+"""Names of columns and keys whose texts are sample keys."""
+CHUNK = re.compile(r"\w+(?:[-.@/\\+~&'’]+\w+)*")
+"""What is kept or removed as a whole: a word, or a name with its parts."""
+MIXED = re.compile(
+    r"(?:\d+[^\W\d_]+){3,}|(?:[^\W\d_]+\d+){4,}|(?=\w*\d)(?=\w*[^\W\d_])(?=\w*[a-z])(?=\w*[A-Z])[^\W_]{16,}|(?=\w*\d)[0-9a-f]{12,}"
+)
+"""Letters and digits in turn, as in keys and hashes."""
+
+
+class Redactor:
+    """For one case. `keep` are texts that may be shown as they are: versions, the device."""
+
+    def __init__(self, known: Known, vocabulary: Vocabulary) -> None:
+        self.known, self.vocabulary = known, vocabulary
+        self.names, self.phrases = Names(known.names), frozenset(known.phrases)
+        self.kept: set[str] = set()
+        self.text = lru_cache(maxsize=20_000)(self._text)
+
+    def keep(self, *texts: str | None) -> None:
+        """Texts that eaglelab itself found out about the machine, and that name nobody."""
+        self.kept.update(part for text in texts if text for part in (text, *CHUNK.findall(text)))
+
+    def _text(self, text: str) -> str:
+        for step in (self._phrases, self.names.sub, lambda part: by_look(part, self._own), self._words):
+            text = _between_marks(text, step)
+        return re.sub(rf"{mark('word')}(?:[\s,]+{mark('word')})+", mark("word"), text)
+
+    def _own(self, name: str) -> bool:
+        return name in self.kept or self.vocabulary.holds(name)
+
+    def _phrases(self, text: str) -> str:
+        """Runs of words that stand in the case's texts."""
+        if not self.phrases:
+            return text
+        words = list(WORD.finditer(text))
+        said = [w[0].lower() for w in words]
+        hit = [i for i in range(len(words) - RUN + 1) if tuple(said[i : i + RUN]) in self.phrases]
+        for i in reversed(hit):
+            text = text[: words[i].start()] + mark("text") + text[_end_of(words, i, text) :]
+        return text
+
+    def _words(self, text: str) -> str:
+        return CHUNK.sub(lambda m: m[0] if self._harmless(m[0]) else mark("word"), text)
+
+    def _harmless(self, chunk: str) -> bool:
+        if chunk in self.kept or chunk.lower() in self.vocabulary.names:
+            return True
+        return not MIXED.search(chunk) and all(map(self.vocabulary.knows, LETTERS.findall(chunk)))
+
+    def sample(self, key: str) -> str:
+        """A sample's key as `‹sample 3›`."""
+        return self.known.samples.get(key) or (key if key.isdigit() and key not in self.known.samples else self.text(key))
+
+    def value(self, value: Any, name: str = "") -> Any:
+        """JSON without what must not be shown; `name` is its key or column."""
+        if isinstance(value, Mapping):
+            return {self.text(self.known.samples.get(str(k), str(k))): self.value(v, str(k)) for k, v in value.items()}
+        if isinstance(value, (list, tuple)):
+            inner = "token_ids" if name == "tokens" and all(type(v) is int for v in value) else name
+            return [self.value(v, inner) for v in value]
+        if isinstance(value, str):
+            return self.sample(value) if SAMPLES.fullmatch(name) and value in self.known.samples else self.text(value)
+        if STATES.fullmatch(name) and isinstance(value, float):
+            return mark("state")
+        if TOKEN_IDS.fullmatch(name) and not isinstance(value, (bool, float)) and value is not None and str(value).lstrip("-").isdigit():
+            return mark("token id")
+        return value
+
+    def rows(self, columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        """A table's cells, by the names of their columns; a table of names and values by the names in its rows."""
+        if list(columns) == ["name", "value"]:
+            return [[row[0], self.value(row[1], str(row[0]).rpartition(".")[2])] for row in rows]
+        return [[self.value(v, str(c)) for c, v in zip(columns, row, strict=True)] for row in rows]
+
+
+def _end_of(words: list[re.Match[str]], i: int, text: str) -> int:
+    """Where the run of words from i on ends in a text whose later runs are marks already."""
+    end = words[min(i + RUN, len(words)) - 1].end()
+    overlapped = text.find(mark("text"), words[i].start(), end)
+    return end if overlapped < 0 else overlapped + len(mark("text"))
+
+
+def _between_marks(text: str, change: Callable[[str], str]) -> str:
+    """`text` changed, but for the marks in it."""
+
+    def pieces() -> Iterator[str]:
+        place = 0
+        for m in MARK.finditer(text):
+            yield change(text[place : m.start()])
+            yield m[0]
+            place = m.end()
+        yield change(text[place:])
+
+    return "".join(pieces())
