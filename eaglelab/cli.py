@@ -25,8 +25,9 @@ WAY = "how the target is had: its forward, a sketch, or single tensors (default:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 2 unusable input; `check` also 1 and 3, `report` also 1."""
-    args = build_parser().parse_args(argv)
+    """Run one command and return its exit code: 0 done, 2 unusable input; `check` also 1 and 3, `report` also 1 and 130."""
+    given = sys.argv[1:] if argv is None else argv
+    args = build_parser().parse_args(given, argparse.Namespace(argv=given))
     try:
         code = args.run(args)
         if argv is None and args.command == "check":  # as a program: nothing is open, and freeing what torch holds takes a second

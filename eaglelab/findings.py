@@ -14,6 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from eaglelab.files import write_text
+
 
 class Status(StrEnum):
     PASS = "pass"
@@ -170,8 +172,6 @@ def plain(value: Any) -> Any:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write JSON through a temporary name, so that a broken run never leaves half a file."""
+    """Write JSON in one step, so that a broken run never leaves half a file. Makes the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    staged = path.with_name(path.name + ".part")
-    staged.write_text(json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
-    staged.replace(path)
+    write_text(path, json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False) + "\n")

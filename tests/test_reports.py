@@ -15,10 +15,13 @@ from eaglelab.case import CaseError
 from eaglelab.findings import Status
 from eaglelab.reports import kernel, markdown, parts
 from eaglelab.reports.index import write_index
+from eaglelab.reports.jobs import kernels_at_a_time, threads_each
+from eaglelab.reports.machine import here
 from eaglelab.reports.render import render
 from eaglelab.reports.run import run_report
 from eaglelab.reports.select import ReportError, find_sources, fit_parameters, notebooks_folder
 
+THREADS = threads_each(here(), kernels_at_a_time(None, 3, here()))["OMP_NUM_THREADS"]
 EVIL = "<script>alert(1)</script>"
 PARAMETERS = 'case: str = "case.toml"  # the case\nmax_samples: int = 8  # samples read\nname: str = "x"  # a text'
 SPEC = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
@@ -99,7 +102,7 @@ def test_what_a_run_says_and_leaves_in_its_sidecar(run):
     assert {i["name"]: i["files"] for i in sidecar["provenance"]["inputs"]} == {"case": 1, "dump.path": 0}
     # the kernel is this interpreter, with this run's parameters; the case as seen from the working directory
     seen = sidecar["results"]["seen"]
-    assert (seen["n"], seen["case"], seen["threads"]) == (3, "cases/tiny/case.toml", kernel.THREADS)
+    assert (seen["n"], seen["case"], seen["threads"]) == (3, "cases/tiny/case.toml", THREADS)
     assert os.path.samefile(seen["python"], sys.executable)
     assert sidecar["notebooks"][0]["parameters"]["max_samples"] == 3
 
@@ -181,11 +184,10 @@ def test_one_failed_start_is_forgiven(workplace, monkeypatch):
 
 def test_two_notebooks_run_at_a_time(workplace, monkeypatch):
     together = threading.Barrier(2, timeout=10)
-    monkeypatch.setattr("eaglelab.reports.run.JOBS", 2)
     monkeypatch.setattr(kernel.ReportEngine, "execute_notebook", lambda *args, **options: together.wait())  # breaks unless both are here
     add(workplace, "01_a", "md:# A")
     add(workplace, "02_b", "md:# B")
-    assert report(workplace).exit_code == 0
+    assert report(workplace, jobs=2).exit_code == 0
 
 
 # what is refused, before anything runs

@@ -1,45 +1,57 @@
-"""One run of a case: execute its notebooks, two at a time, render each, write `findings.json`, rewrite the index of all runs.
+"""A report: one case or many, their notebooks in one queue over the cores and GPUs there are, all runs on an index.
 
-    result = run_report("data/example/case.toml", only="02,04", parameters={"max_samples": 8})
-    result.exit_code        # 1 only when a notebook broke
+    from eaglelab.reports.run import run_reports
+    fleet = run_reports(["runs/a", "runs/b", "@more.txt"], only="03,04", parameters={"max_samples": 64}, say=print)
+    fleet.rows          # one a case: headline, change, acceptance, seconds, page
+    fleet.exit_code     # 1 when a notebook broke or a case could not be opened
 
-A run lies in `reports/<case>/<date and time>/`: per notebook the executed `.ipynb` and the `.html`, and at the end `findings.json`:
-
-    case, seconds, provenance (with the given parameters), verdict, results {name: anything}
-    notebooks  [{name, error (None: it ran through), seconds, parameters}]
-    findings   [finding + notebook], what needs a decision first
+Whatever ends a report, what was finished stays; `resume=True` goes on with it.
 """
 
 from __future__ import annotations
 
-import os
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import datetime
-from multiprocessing.pool import ThreadPool
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import nbformat
+from tqdm import tqdm
 
-from eaglelab.case import open_case
-from eaglelab.findings import Finding, by_severity, plain, write_json
-from eaglelab.notebook import RECORD
 from eaglelab.provenance import collect
-from eaglelab.reports import parts
-from eaglelab.reports.index import SIDECAR, write_index
-from eaglelab.reports.kernel import JOBS, execute
-from eaglelab.reports.render import render
+from eaglelab.reports import results, state
+from eaglelab.reports.case_run import CaseRun, Settings, Step
+from eaglelab.reports.cases import Asked, listed, open_all
+from eaglelab.reports.index import write_index
+from eaglelab.reports.jobs import Gpus, Job, Place, kernels_at_a_time, refuse_absent_gpu, threads_each, work
+from eaglelab.reports.kernel import Kernels
+from eaglelab.reports.machine import Machine, here
+from eaglelab.reports.redacted import redacted
 from eaglelab.reports.select import ReportError, Source, find_sources, fit_parameters, notebooks_folder
+from eaglelab.reports.summary import write_markdown
 
 TIMEOUT = 1800.0
 """Seconds for one notebook."""
+INDEX_EVERY = 5.0
+"""Seconds between two writings of the index while notebooks finish; reading many runs takes a moment."""
+Say = Callable[[str], None]
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while notebooks ran: `finished` of `total` are kept."""
+
+    def __init__(self, finished: int, total: int) -> None:
+        super().__init__(f"interrupted: {finished} of {total} notebooks are finished and kept")
+        self.finished, self.total = finished, total
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """What `run_report` leaves."""
+    """One case's run."""
 
     directory: Path
     index: Path
@@ -52,90 +64,193 @@ class RunResult:
 
     @property
     def exit_code(self) -> int:
-        return int(any(n["error"] is not None for n in self.notebooks))
+        return int(bool(self.data["problems"]) or any(n["error"] is not None for n in self.notebooks))
 
     def to_json(self) -> dict[str, Any]:
-        return {"directory": str(self.directory), "index": str(self.index), **self.data}
+        return {"directory": str(self.directory), "index": str(self.index), **{k: v for k, v in self.data.items() if k != "identity"}}
 
 
-def run_report(
-    case_path: str | Path,
+@dataclass(frozen=True)
+class Fleet:
+    """What a report leaves."""
+
+    asked: Sequence[Asked]
+    runs: Mapping[str, RunResult]
+    """By the case's name; a case that cannot be opened has none."""
+    index: Path
+
+    @property
+    def exit_code(self) -> int:
+        return int(any(a.error is not None for a in self.asked) or any(r.exit_code for r in self.runs.values()))
+
+    @cached_property
+    def rows(self) -> list[results.Row]:
+        return [results.row(a, (r := self.runs.get(a.name)) and r.data, r and r.directory, self.index.parent) for a in self.asked]
+
+
+@dataclass
+class _Report:
+    """A report while it runs."""
+
+    settings: Settings
+    say: Say
+    bar: tqdm
+    kernels: Kernels = field(default_factory=Kernels)
+    written: float = 0.0
+
+    def index(self, now: bool = True) -> Path:
+        """Rewrite the index, one process at a time: the last one to do so has seen all runs."""
+        root = self.settings.root
+        if now or time.monotonic() - self.written > INDEX_EVERY:
+            with state.one_at_a_time(root / ".index.lock"):
+                write_index(root)
+            self.written = time.monotonic()
+        return root / "index.html"
+
+    def line(self, text: str) -> None:
+        with tqdm.external_write_mode(file=sys.stdout):
+            self.say(text)
+
+
+def run_reports(
+    cases: Sequence[str | Path],
     only: str | None = None,
     parameters: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     timeout: float = TIMEOUT,
     *,
+    jobs: int | None = None,
+    resume: bool = False,
+    redact: bool = False,
     notebooks: str | Path | None = None,
-    say: Callable[[str], None] | None = None,
-) -> RunResult:
-    """Run a case's notebooks and write their pages.
+    environment: Mapping[str, str] | None = None,
+    steps: Sequence[Step] = (),
+    say: Say | None = None,
+    live: bool = False,
+    machine: Machine | None = None,
+) -> Fleet:
+    """Run the notebooks of every case and write their pages.
 
-    `only` chooses notebooks by number ("02,04"); `parameters` may be text as a command line gives it; `out` is the folder of all
-    reports (default `reports`); `timeout` in seconds bounds each notebook; `say` is called with a line when a notebook is done. Raises
-    ReportError for a wrong number, parameter or folder, before anything runs, and CaseError for a case that cannot be used. A notebook
-    that breaks raises nothing: see `RunResult.exit_code`.
+    cases: paths, and `@file` for a list of them. only: notebooks by number ("02,04"). parameters: may be text, as a command line gives it. out: the
+    folder of all reports (default `reports`). timeout: seconds for each notebook. jobs: kernels at a time (default by cores and memory).
+    resume: go on with each case's newest run that asks for the same, and skip what is finished. redact: see `eaglelab.redact`. environment: for every kernel. steps: see
+    `case_run.Step`; `report.md` is written last. say: called with a line when a notebook is done. live: a counter on stderr.
+
+    Raises ReportError for a wrong number, parameter or folder and for a disk that cannot be written, CaseError for the only case when it
+    cannot be used, Interrupted on Ctrl-C. A notebook that breaks raises nothing: see `Fleet.exit_code`.
     """
-    start = time.monotonic()
-    case, given = open_case(case_path), dict(parameters or {})
+    given, asked = dict(parameters or {}), open_all(listed(cases))
     sources = find_sources(notebooks_folder(notebooks), only)
     fitted = fit_parameters(sources, given)
+    machine = machine or here()
+    refuse_absent_gpu(given.get("device"), machine)
     if timeout <= 0:
         raise ReportError(f"timeout: got {timeout}, expected seconds above 0")
-    root = Path(out or "reports")
-    name = parts.slug(case.name)
-    directory = _new_directory(root, name)
-    origin = collect(case)
-
-    def run(source: Source) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
-        """(the notebook's entry in findings.json, what it recorded, its provenance)."""
-        passed = {"case": os.path.relpath(case.file), **fitted[source.name]}
-        done = execute(source.path, passed, timeout)
-        records = list(take_records(done.notebook))
-        entry = {"name": source.name, "error": done.error, "seconds": round(done.seconds, 2), "parameters": source.defaults | passed}
-        started = {k: v for r in records if r["kind"] == "start" for k, v in r["data"].items() if k != "inputs"}  # knows torch's device
-        notes = {"case": name, "error": done.error, "provenance": origin | started | {"parameters": entry["parameters"]}}
-        notes |= {"findings": _of_kind("finding", records), "verdict": next(iter(_of_kind("verdict", records)), None)}
-        done.notebook.metadata["eaglelab"] = nbformat.from_dict(plain(notes))
-        (directory / f"{source.name}.ipynb").write_text(nbformat.writes(done.notebook), encoding="utf-8", errors="replace")
-        render(done.notebook, directory / f"{source.name}.html", [s.name for s in sources])
-        if say:
-            say(f"{source.name}  {'ok' if done.error is None else 'FAILED: ' + done.error.splitlines()[0][:200]}  {done.seconds:.1f} s")
-        return entry, records, origin | started
-
-    with ThreadPool(JOBS) as pool:  # kernels are processes of their own; its threads do not outlive a Ctrl-C, and kernels not this process
-        done = pool.map(run, sources)
-    findings = {f["id"]: {**f, "notebook": entry["name"]} for entry, records, _ in done for f in _of_kind("finding", records)}
-    verdicts = [v for _, records, _ in done for v in _of_kind("verdict", records)]
-    data = {
-        "case": name,
-        "seconds": round(time.monotonic() - start, 2),
-        "notebooks": [entry for entry, _, _ in done],
-        "findings": [findings[f.id] for f in by_severity(map(Finding.from_json, findings.values()))],
-        "verdict": verdicts[-1] if verdicts else None,
-        "results": {k: v for _, records, _ in done for r in _of_kind("result", records) for k, v in r.items()},
-        "provenance": done[0][2] | {"parameters": given},
-    }
-    write_json(directory / SIDECAR, data)
-    return RunResult(directory, write_index(root), data)
+    settings = Settings(sources, given, fitted, Path(out or "reports"), timeout, dict(environment or {}), [*steps, write_markdown])
+    say = say or (lambda line: None)
+    for item in asked:
+        if item.error:
+            say(f"{item.name}  cannot be opened: {item.error}")
+    with _disk(settings.root), redacted(redact, resume, asked, settings) as (asked, settings):
+        settings.root.mkdir(parents=True, exist_ok=True)
+        runs = [_begin(item, settings, resume, say) for item in asked if item.case]
+        return _run_all(asked, runs, settings, jobs, machine, say, live)
 
 
-def _new_directory(root: Path, case: str) -> Path:
-    directory = root / case / datetime.now().strftime("%Y-%m-%d_%H%M%S_%f")
+def run_report(case: str | Path, *arguments: Any, **options: Any) -> RunResult:
+    """`run_reports` for one case."""
+    fleet = run_reports([case], *arguments, **options)
+    return fleet.runs[fleet.asked[0].name]
+
+
+@contextmanager
+def _disk(root: Path) -> Iterator[None]:
     try:
-        directory.mkdir(parents=True)
+        yield
     except OSError as error:
-        raise ReportError(f"cannot write reports to {root}: {error.strerror}") from error
-    return directory
+        said = f"cannot write reports to {root}: {error.strerror or error}. Finished notebooks are kept: make room, then run it again with --resume"
+        raise ReportError(said) from error
 
 
-def take_records(notebook: nbformat.NotebookNode) -> Iterator[dict[str, Any]]:
-    """What the notebook recorded, in order; taken out of its outputs, which keep what is shown."""
-    for cell in notebook.cells:
-        for output in cell.get("outputs", []):
-            yield from output.get("data", {}).pop(RECORD, [])
-        if "outputs" in cell:
-            cell.outputs = [o for o in cell.outputs if o.get("data", True)]
+def _begin(asked: Asked, settings: Settings, resume: bool, say: Say) -> CaseRun:
+    """The run of a case: an earlier one to go on with, or a new one; nobody else writes into it from now on."""
+    origin = collect(asked.case)
+    same = state.identity(asked.case, settings.sources, settings.fitted, origin, settings.environment)
+    run = _earlier(asked, settings, origin, same, say) if resume else None
+    if run is None:
+        run = CaseRun(asked, settings, origin, same)
+        run.held.take()
+    run.write()
+    return run
 
 
-def _of_kind(kind: str, records: list[dict[str, Any]]) -> list[Any]:
-    return [r["data"] for r in records if r["kind"] == kind]
+def _earlier(asked: Asked, settings: Settings, origin: Mapping[str, Any], same: Mapping[str, Any], say: Say) -> CaseRun | None:
+    """The newest run of the case that asks for the same; None, and why, where there is none."""
+    earlier = state.earlier_runs(settings.root / asked.folder)
+    for old in earlier:
+        if old.data["identity"] != same:
+            continue
+        run = CaseRun(asked, settings, origin, same, old)
+        if not run.held.take():
+            say(f"{asked.name}  {old.name} is being written by another report")
+            continue
+        done = len(settings.sources) - len(run.waiting)
+        say(f"{asked.name}  {'is finished' if not run.waiting else f'goes on, {done} of {len(settings.sources)} finished'}: {old.name}")
+        return run
+    unfinished = next((old for old in earlier if state.left(old.data)), None)
+    if unfinished:
+        changed = "; ".join(state.differences(unfinished.data["identity"], same)[:4]) or "it is being written"
+        say(f"{asked.name}  {unfinished.name} is not gone on with ({changed}): a new run")
+    else:
+        say(f"{asked.name}  no unfinished run: a new one")
+    return None
+
+
+def _run_all(
+    asked: Sequence[Asked], runs: Sequence[CaseRun], settings: Settings, jobs: int | None, machine: Machine, say: Say, live: bool
+) -> Fleet:
+    queue = [Job((run, s), _device(s, settings)) for run in runs for s in run.waiting]
+    kernels = kernels_at_a_time(jobs, len(queue), machine, max((_drafter_bytes(run) for run in runs), default=0))
+    threads = threads_each(machine, kernels)
+    owed, data = Counter(id(job.what[0]) for job in queue), {}
+    data |= {run.asked.name: run.finish() for run in runs if not owed[id(run)]}
+    with tqdm(total=len(queue), unit="notebook", disable=not live, leave=False) as bar:
+        report = _Report(settings, say, bar)
+
+        def do(what: tuple[CaseRun, Source], place: Place) -> Mapping[str, Any]:
+            return what[0].execute(what[1], Place(place.gpu, {**threads, **place.environment}), report.kernels)
+
+        try:
+            report.index()
+            with closing(work(queue, kernels, Gpus(machine.gpus), do, report.kernels.stop)) as finished:
+                for job, entry in finished:
+                    run, source = job.what
+                    ok = "ok" if entry["error"] is None else "FAILED: " + entry["error"].splitlines()[0][:200]
+                    report.line(f"{f'{run.asked.name}  ' if len(asked) > 1 else ''}{source.name}  {ok}  {entry['seconds']:.1f} s")
+                    bar.update()
+                    owed[id(run)] -= 1
+                    if not owed[id(run)]:
+                        data[run.asked.name] = run.finish()
+                    report.index(now=False)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                sum(len(r.settings.sources) - len(r.waiting) for r in runs), sum(len(r.settings.sources) for r in runs)
+            ) from None
+        finally:
+            for run in runs:
+                run.held.give()
+            index = report.index()
+    made = {run.asked.name: RunResult(run.directory, index, data[run.asked.name]) for run in runs}
+    fleet = Fleet(asked, made, index)
+    if len(asked) > 1:
+        results.write_csv(settings.root / results.CSV, fleet.rows)
+    return fleet
+
+
+def _device(source: Source, settings: Settings) -> str | None:
+    """The notebook's parameter `device` in this report."""
+    return settings.fitted[source.name].get("device", source.defaults.get("device"))
+
+
+def _drafter_bytes(run: CaseRun) -> int:
+    return next((i.get("bytes") or 0 for i in run.origin["inputs"] if i["name"] == "drafter.path"), 0)
