@@ -20,7 +20,9 @@ computed. Live it sits in widgets; a report gets the twin, which is the same vie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -95,8 +97,9 @@ class Live:
         return {name: control.value for name, control in self.controls.items()}
 
     def show(self) -> None:
-        """Compute the view for the present values; what goes wrong is said beside it and leaves the last view in place."""
-        done = self._guard(lambda: setattr(self.output, "value", self.explorer.view(**self.values)))
+        """Compute the view for the present values; what goes wrong is said beside it and leaves the last view in place, dimmed."""
+        with uncollected():
+            done = self._guard(lambda: setattr(self.output, "value", self.explorer.view(**self.values)))
         (self.output.remove_class if done else self.output.add_class)(STALE)
 
     def _changed(self, name: str, _change: Any) -> None:
@@ -131,6 +134,18 @@ class Live:
             return False
         self.error.value = ""
         return True
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No search for garbage while somebody waits: with torch and transformers loaded one takes longer than any view."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def labelled(widget: DOMWidget, label: str, width: str = "auto", tooltip: str = "") -> DOMWidget:

@@ -76,10 +76,10 @@ def axes(ax: Axes | None, width: float = 7.2, height: float = 3.8) -> Axes:
 
 def finish(ax: Axes, title: str, xlabel: str, ylabel: str) -> Axes:
     """Title (the finding, in a sentence) and axis labels (with units; "log" where the axis is). Text from data is shown as it is:
-    a dollar sign starts no formula."""
+    a dollar sign starts no formula. The title's place is given, since to find one matplotlib measures every tick."""
     size = RULES["axes.titlesize"]
     wrapped = _balanced(title, _title_width(ax, size))
-    ax.set_title(wrapped, loc="left", fontsize=size, fontweight="bold", color=TEXT, parse_math=False)
+    ax.set_title(wrapped, loc="left", y=1.0, fontsize=size, fontweight="bold", color=TEXT, parse_math=False)
     ax.set_xlabel(xlabel, parse_math=False)
     ax.set_ylabel(ylabel, parse_math=False)
     return ax

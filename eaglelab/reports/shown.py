@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from contextlib import nullcontext
 from typing import Any
 
 from eaglelab.reports import parts
@@ -31,7 +32,8 @@ def figure(ax: Any, alt: str, caption: str | None = None, data: Any = None, dpi:
     drawn = getattr(ax, "figure", None)  # a Figure's is itself
     if drawn is None:
         raise TypeError(f"a figure is shown from a matplotlib Figure or Axes: got {type(ax).__name__}")
-    png = _live_png(drawn) if dpi == LIVE_DPI else _report_png(drawn, dpi)
+    with nullcontext() if parts.veil is None else parts.veil.drawing(drawn):
+        png = _live_png(drawn) if dpi == LIVE_DPI else _report_png(drawn, dpi)
     pyplot.close(drawn)  # else Jupyter shows it a second time
     width = round(int.from_bytes(png[16:20], "big") * 96 / dpi)  # PNG header: pixels → CSS pixels at the figure's own size
     numbers = "" if data is None else table(data, label=caption or alt)
@@ -50,10 +52,11 @@ def _report_png(figure: Any, dpi: int) -> bytes:
 
 
 def _live_png(figure: Any) -> bytes:
-    """The figure drawn once. Constrained layout and a tight box measure every text twice more, which is most of the time: here the axes stay
-    where they are on a larger page, and its blank edges are cut off."""
+    """The figure drawn once, without the small ticks of a log axis that have no numbers. Constrained layout and a tight box measure every
+    text twice more, which is most of the time: here the axes stay where they are on a larger page, and its blank edges are cut off."""
     import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.ticker import NullFormatter, NullLocator
     from PIL import Image  # matplotlib's own writer of PNG
 
     figure.set_layout_engine("none")
@@ -61,6 +64,9 @@ def _live_png(figure: Any) -> bytes:
     page = size + 2 * np.array(ROOM)
     for ax in figure.axes:
         place = ax.get_position(original=True)
+        for axis in (ax.xaxis, ax.yaxis):
+            if isinstance(axis.get_minor_formatter(), NullFormatter):
+                axis.set_minor_locator(NullLocator())
         ax.set_position([*((place.min * size + ROOM) / page), *(place.size * size / page)])
     figure.set_size_inches(page)
     figure.set_dpi(LIVE_DPI)
