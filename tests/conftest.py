@@ -13,3 +13,15 @@ import torch
 torch.set_num_threads(1)  # tiny tensors; two threads on a busy machine wait for each other
 
 requires_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.fixture(scope="session")
+def example_report(tmp_path_factory):
+    """The example's report, all notebooks, as `make report` runs it."""
+    from pathlib import Path
+
+    from eaglelab.reports.run import run_report
+
+    result = run_report(Path(__file__).resolve().parents[1] / "data" / "example", out=tmp_path_factory.mktemp("reports"))
+    assert result.exit_code == 0, result.notebooks
+    return result
