@@ -17,9 +17,12 @@ from urllib.parse import quote
 from eaglelab.findings import Status
 from eaglelab.reports import headline, parts
 from eaglelab.reports.differences import ABSENT, Comparison, Moved, Number, Pair, differences
+from eaglelab.reports.index import write_index
 from eaglelab.reports.key_numbers import KeyNumber, key_numbers
 from eaglelab.reports.stored import Run, open_run
 
+NAMED = 3
+"""Findings that the headline names."""
 LINES = 12
 """Lines of one kind that a terminal shows; `--json` and the page have all."""
 ROWS = 400
@@ -32,12 +35,15 @@ def compare_runs(run_a: str | Path, run_b: str | Path) -> Comparison:
 
 
 def title(c: Comparison) -> str:
-    """What changed, in one line: `Wiring is at fault → No fault found; 2 findings changed; accept length 1.09 → 1.79`."""
+    """What changed, in one line: `Verdict wiring → none found; 1 finding changed (wiring.match); served accept length 1.09 → 1.79`."""
     said = []
     if stage := next((p for p in c.verdict if p.name == "stage at fault"), None):
         said.append(f"verdict {stage.a} → {stage.b}")
-    if c.findings:
-        said.append(f"{_count(c.findings, 'finding')} changed")
+    if moved := [m for m in c.findings if m.kind != "text changed"]:
+        names = f" ({', '.join(m.now.id for m in moved)})" if len(moved) <= NAMED else ""
+        said.append(f"{_count(moved, 'finding')} changed{names}")
+    elif c.findings:
+        said.append(f"{_count(c.findings, 'finding')} changed in words only")
     said += [f"{name} {a.value_shown} → {b.value_shown}" for name, a, b in _key_numbers(c)[:1]]
     if broken := [p.name for p in c.broke if str(p.b).startswith("broke")]:
         said.append(f"{', '.join(broken)} broke")
@@ -88,7 +94,7 @@ def _word(status: Status) -> str:
 
 
 def _shown(value: Any) -> str:
-    return ABSENT if value == ABSENT else parts.number(value)[:200]
+    return parts.number(value)[:200]
 
 
 def _share(n: Number) -> str:
@@ -107,6 +113,8 @@ def write_page(c: Comparison, folder: str | Path | None = None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     page = parts.document(title(c), _body(c, folder), ("report.css", "parts.css", "index.css"))
     path.write_text(page, encoding="utf-8", errors="replace")
+    if (folder / "index.html").exists():
+        write_index(folder)  # lists the comparison
     return path
 
 
@@ -119,10 +127,10 @@ def _body(c: Comparison, folder: Path) -> str:
     return (
         '<a class="skip" href="#content">Skip to the content</a>'
         f'<header class="top"><p>{index} <span class="sep" aria-hidden="true">/</span> <span>comparison of two runs</span></p></header>'
-        f'<main class="index compare" id="content"><p class="question">What changed from run A to run B?</p><h1>{parts.prose(title(c))}</h1>'
+        f'<main class="index compare" id="content"><p class="question">What changed from run A to run B?</p><h1>{parts.heading(title(c))}</h1>'
         f"{_runs(c, folder)}"
         f"{_section('Key numbers', _keys(c), '')}"
-        f"{_section('Verdict', _pairs(c.verdict, 'what'), 'The verdict is the same.')}"
+        f"{_section('Verdict', _verdict(c), 'The verdict is the same.')}"
         f"{_section('Notebooks', _pairs(c.broke, 'notebook'), '')}"
         f"{_section(f'Findings: {kinds}', _moved(c, folder), f'All {c.same_findings} findings are the same.')}"
         f"{_section('Parameters', _pairs(c.parameters, 'parameter'), 'The parameters are the same.')}"
@@ -145,7 +153,7 @@ def _runs(c: Comparison, folder: Path) -> str:
         name = link(run, folder, parts.text(run.name), next(iter(sorted(run.directory.glob("*verdict*.html"))), None))
         date = run.data["provenance"]["date"].replace("T", " ").replace("Z", " UTC")
         rows += f'<tr><th scope="row">{letter}</th><td>{name}<span class="when">{parts.text(date)}</span></td>'
-        rows += f"<td>{parts.prose(headline.of_run(run.data))}</td><td>{parts.badges(run.findings) or 'none'}</td></tr>"
+        rows += f"<td>{parts.heading(headline.of_run(run.data))}</td><td>{parts.badges(run.findings) or 'none'}</td></tr>"
     heads = "".join(f'<th scope="col">{h}</th>' for h in ("Run", "Case and run", "Verdict", "Findings"))
     return f'<table class="runs two"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
 
@@ -163,12 +171,19 @@ def _keys(c: Comparison) -> str:
 
 
 def _pairs(pairs: Iterable[Pair], name: str) -> str:
-    rows = [[p.name, _shown_whole(p.a), _shown_whole(p.b)] for p in pairs]
+    rows = [[p.name, p.a, p.b] for p in pairs]
     return parts.table((name, "A", "B"), rows, label=f"By {name}", row_headers=1) if rows else ""
 
 
-def _shown_whole(value: Any) -> str:
-    return ABSENT if value == ABSENT else parts.number(value).replace("`", "")
+def _verdict(c: Comparison) -> str:
+    """What the verdicts say, one above the other: their texts are long."""
+    blocks = ""
+    for p in c.verdict:
+        sides = "".join(f"<dt>{letter}</dt><dd>{parts.prose(said)}</dd>" for letter, said in (("A", p.a), ("B", p.b)))
+        blocks += (
+            f'<article class="el-finding"><p class="el-finding-head"><strong>{parts.text(p.name)}</strong></p><dl>{sides}</dl></article>'
+        )
+    return blocks
 
 
 def _moved(c: Comparison, folder: Path) -> str:
@@ -201,13 +216,9 @@ def _texts(m: Moved) -> str:
 def _numbers(items: Sequence[Number]) -> str:
     if not items:
         return ""
-    rows = [[n.source, n.name, _cell(n.a), _cell(n.b), n.difference, _percent(n)] for n in items[:ROWS]]
+    rows = [[n.source, n.name, n.a, n.b, n.difference, _percent(n)] for n in items[:ROWS]]
     columns = ("finding", "number", "A", "B", "difference", "relative")
     return parts.table(columns, rows, label="Numbers that differ", row_headers=2, total=len(items))
-
-
-def _cell(value: Any) -> Any:
-    return ABSENT if value == ABSENT else value
 
 
 def _percent(n: Number) -> str | None:

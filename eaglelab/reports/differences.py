@@ -12,7 +12,7 @@ from typing import Any
 
 from eaglelab.findings import SEVERITY, Finding, plain
 from eaglelab.provenance import facts
-from eaglelab.reports.headline import edit
+from eaglelab.reports import headline
 from eaglelab.reports.stored import Run
 
 ABSENT = "not there"
@@ -158,9 +158,9 @@ def _provenance(run: Run) -> dict[str, Any]:
 def _verdict(run: Run) -> dict[str, Any]:
     if run.verdict is None:
         return {"stage at fault": "no verdict in this run"}
-    changes = [f"{edit(c)} in {c.file}{f', for {c.engine}' if c.engine else ''}" for c in run.verdict.changes]
-    said = {"stage at fault": run.verdict.stage, "how sure": run.verdict.confidence, "text": run.verdict.text}
-    return said | {"changes": "; ".join(changes) or "none"}
+    changes = [f"{headline.edit(c)} in {c.file}{f', for {c.engine}' if c.engine else ''}" for c in run.verdict.changes]
+    said = {"stage at fault": run.verdict.stage, "how sure": run.verdict.confidence}
+    return said | {"changes": "; ".join(changes) or "none", "text": run.verdict.text}
 
 
 def _notebooks(run: Run) -> dict[str, str]:

@@ -55,9 +55,12 @@ def edit(item: Change) -> str:
 
 
 def of_findings(items: Iterable[Finding]) -> str | None:
-    """The title of the finding that leads: what fails, else what cannot be told, else a result. None without one."""
+    """The title of the finding that leads: what fails, else what cannot be told, else a result; of those, one that says what to do. None
+    without one."""
     leading = by_severity(f for f in items if f.status is not Status.NOT_APPLICABLE)
-    return cut(leading[0].title) if leading else None
+    alike = [f for f in leading if f.status is leading[0].status]
+    doing = [f for f in alike if f.next and f.status in (Status.FAIL, Status.CANNOT_TELL)]
+    return cut((doing or alike)[0].title) if leading else None
 
 
 def of_run(data: Mapping[str, Any]) -> str:

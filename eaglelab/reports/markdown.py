@@ -31,19 +31,20 @@ def math(latex: str, display: str = "inline") -> str:
 
 @dataclass
 class Outline:
-    """The headings of a page as they are rendered: the title (the first h1) and the entries of the table of contents."""
+    """The headings of a page as they are rendered: the question (the first h1) and the entries of the table of contents."""
 
-    title: str = ""
+    question: str = ""
+    """HTML of the first h1: the page sets it above the finding, or as its title."""
     entries: list[tuple[int, str, str]] = field(default_factory=list)
     """(level, id, HTML of the heading)."""
-    ids: set[str] = field(default_factory=lambda: {"content", "findings", "provenance", "failed"})
+    ids: set[str] = field(default_factory=lambda: {"content", "findings", "provenance", "removed", "failed"})
 
     def heading(self, level: int, inner: str) -> str:
-        """Register a heading and give its HTML; there is one h1 only."""
-        plain = unescape(re.sub(r"<[^>]+>", "", inner))
-        if level == 1 and not self.title:
-            self.title = plain
-            return f"<h1>{inner}</h1>\n"
+        """Register a heading and give its HTML; the first h1 is kept for the page to set."""
+        if level == 1 and not self.question:
+            self.question = inner
+            return ""
+        plain = bare(inner)
         level = max(level, 2)
         base = name = parts.slug(plain)
         count = 1
@@ -77,7 +78,12 @@ class _Renderer(IPythonRenderer):
         return self.outline.heading(level, text)
 
     def table(self, text: str) -> str:  # a wide table scrolls in its own box
-        return f'<div class="el-scroll" tabindex="0" role="region" aria-label="Table"><table class="el-table">{text}</table></div>'
+        return f'<div class="el-scroll" tabindex="0" role="group" aria-label="Table"><table class="el-table">{text}</table></div>'
+
+
+def bare(markup: str) -> str:
+    """The text of a heading's HTML."""
+    return unescape(re.sub(r"<[^>]+>", "", markup))
 
 
 def to_html(source: str, outline: Outline) -> str:

@@ -33,11 +33,24 @@ SHORT = 28
 """Characters of code that stay on one line; longer code breaks between its words only."""
 NAME = range(8, 65)
 """Characters of a table's cell that is one word (a file's name) and stays on one line; the table scrolls in its box."""
+RECORDS = 20
+"""Rows of a table among a finding's numbers."""
+ITEMS = 12
+"""Items of a list there."""
+WIDE = 8
+"""Columns from which a few records stand side by side."""
+BRIEF = 80
+"""Characters of a list of lists there."""
+
+
+veil: Any = None
+"""Where a report is redacted, the `eaglelab.redact.veil.Veil` that every text and every row of a table passes before it is shown."""
 
 
 def clean(value: Any) -> str:
     """`value` as text in which a character that would hide, reorder or break text (control, bidi, surrogate) is spelt out: `\\u202e`."""
-    return "".join(c if c.isprintable() or c in SPACES else repr(c)[1:-1] for c in str(value).replace("\r\n", "\n"))
+    said = str(value) if veil is None else veil.text(str(value))
+    return "".join(c if c.isprintable() or c in SPACES else repr(c)[1:-1] for c in said.replace("\r\n", "\n"))
 
 
 def text(value: Any) -> str:
@@ -59,9 +72,14 @@ def prose(value: Any) -> str:
     return "".join(code(part) if i % 2 else text(part) for i, part in enumerate(between))
 
 
+def heading(value: Any) -> str:
+    """`prose` for a heading: a long key may go on in the next line after each of its parts."""
+    return re.sub(r"(<code[^>]*>)(.*?)(?=</code>)", lambda m: m[1] + re.sub(r"([._/](?=\w))", r"\1<wbr>", m[2]), prose(value))
+
+
 def slug(value: Any) -> str:
     """A value as an id for links within a page: letters, digits, dot, dash."""
-    return re.sub(r"[^\w.]+", "-", str(value).strip().lower()).strip("-") or "x"
+    return re.sub(r"[^\w.]+", "-", clean(value).strip().lower()).strip("-") or "x"
 
 
 def number(value: Any) -> str:
@@ -113,6 +131,8 @@ def table(
     rows = [list(r) for r in rows]
     if not rows:
         return nothing(f"{caption or label or 'Table'}: none")
+    if veil is not None:
+        rows = veil.rows(columns, rows)
     numeric = [any(is_number(r[i]) for r in rows) and all(is_number(r[i]) or r[i] is None for r in rows) for i in range(len(columns))]
     marks = [" class=el-num" if n else "" for n in numeric]
     head = "".join(f'<th scope="col"{m}>{text(c) or ROW_NAME}</th>' for c, m in zip(columns, marks, strict=True))
@@ -126,7 +146,7 @@ def table(
     title = f"<caption>{text(caption)}</caption>" if caption else ""
     cut = f'<p class="el-cut">{len(rows)} of {total} rows shown.</p>' if total is not None and total > len(rows) else ""
     return (
-        f'<div class="el-scroll" tabindex="0" role="region" aria-label="{text(label or caption or "Table")}">'
+        f'<div class="el-scroll" tabindex="0" role="group" aria-label="{text(label or caption or "Table")}">'
         f'<table class="el-table">{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{cut}'
     )
 
@@ -156,10 +176,9 @@ def finding(item: Finding) -> str:
     said = [("Claim", item.claim), ("Evidence", item.evidence), ("Next", item.next)]
     lines = "".join(f"<dt>{label}</dt><dd>{_by_slot(prose(value))}</dd>" for label, value in said if value)
     body = f"<dl>{lines}</dl>" if lines else ""
-    numbers = folded("Numbers", pairs(_flat(item.numbers), "Numbers of this finding")) if item.numbers else ""
     return (
         f'<article class="el-finding el-{item.status.value}" id="finding-{slug(item.id)}"><p class="el-finding-head">{badge(item.status)} '
-        f'<strong>{prose(item.title)}</strong> <code class="el-id">{text(item.id)}</code></p>{body}{numbers}</article>'
+        f'<strong>{prose(item.title)}</strong> <code class="el-id">{text(item.id)}</code></p>{body}{numbers(item.numbers)}</article>'
     )
 
 
@@ -168,12 +187,53 @@ def _by_slot(markup: str) -> str:
     return re.sub(r" (?=Slot \d+:)", "<br>", markup)
 
 
-def _flat(numbers: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for key, value in numbers.items():
+def numbers(items: Mapping[str, Any]) -> str:
+    """A finding's numbers, folded: names and values; what is a list of records as a table of its own. Long values and tables are cut: the
+    whole is in the run's findings.json."""
+    if not items:
+        return ""
+    single, tables = [], ""
+    for name, value in _flat(items):
+        if isinstance(value, list) and value and all(isinstance(v, Mapping) for v in value):
+            tables += _records(name, value)
+        else:
+            single.append((name, _brief(value)))
+    head = pairs(single, "Numbers of this finding") if single else ""
+    return folded("Numbers", head + tables)
+
+
+def _flat(items: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in items.items():
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def _records(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """A list of records as a table; a record within one becomes columns with dotted names. A few wide records stand side by side."""
+    flats = [dict(_flat(row)) for row in rows[:RECORDS]]
+    columns = list(dict.fromkeys(c for row in flats for c in row))
+    cells = [[_brief(row.get(c)) for c in columns] for row in flats]
+    if len(columns) > WIDE and len(rows) <= 4:
+        sides = [[c, *values] for c, values in zip(columns, zip(*cells, strict=True), strict=True)]
+        return table(["", *range(1, len(rows) + 1)], sides, caption=name, row_headers=1)
+    return table(columns, cells, caption=name, total=len(rows)) if columns else ""
+
+
+def _brief(value: Any) -> Any:
+    """A value that fits a cell: a long list by its first items and their number, what holds records by their number."""
+    if value in ([], {}):
+        return "none"
+    if isinstance(value, list):
+        if any(isinstance(v, (Mapping, list)) for v in value):
+            shown = number(value)
+            return shown if len(shown) <= BRIEF else f"{len(value)} entries"
+        if len(value) > ITEMS:
+            return f"[{', '.join(number(v) for v in value[:ITEMS])}, … {len(value)} in all]"
+    if isinstance(value, str) and len(value) > 3 * BRIEF:
+        return f"{value[: 3 * BRIEF]} … ({len(value):,} characters)"
+    return value
 
 
 def findings(items: Iterable[Finding]) -> str:

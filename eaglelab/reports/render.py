@@ -20,6 +20,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 from traitlets.config import Config
 
+from eaglelab.files import write_text
 from eaglelab.findings import Finding, Status, by_severity
 from eaglelab.provenance import facts
 from eaglelab.reports import headline, markdown, parts
@@ -39,7 +40,7 @@ NO_TWIN = "this part is interactive and has no static twin: open the notebook in
 
 def render(notebook: NotebookNode, output: Path, pages: Sequence[str] = (), where: Mapping[str, str] | None = None) -> None:
     """Write the page. pages: names of the run's pages, this one among them. where: by a finding's id, the page that holds it."""
-    output.write_text(Page(notebook, output.stem, pages, where or {}).html(), encoding="utf-8", errors="replace")
+    write_text(output, Page(notebook, output.stem, pages, where or {}).html())
 
 
 def render_run(directory: Path) -> None:
@@ -107,11 +108,17 @@ class Page:
 
     @property
     def provenance(self) -> str:
-        keys = ("name", "path", "files", "bytes", "sha256", "of")
+        keys = [k for k in ("name", "path", "files", "bytes", "sha256", "of") if any(k in i for i in self.origin["inputs"])]
         inputs = [[i.get(k) for k in keys] for i in self.origin["inputs"]]
         tables = parts.pairs(facts(self.origin), "Versions, device, parameters")
         tables += parts.table(("input", *keys[1:]), inputs, caption="Inputs", row_headers=1)
-        return parts.folded("Versions, device, parameters, inputs and their hashes", tables)
+        return parts.folded(f"Versions, device, parameters, inputs{' and their hashes' * ('sha256' in keys)}", tables)
+
+    @property
+    def removed(self) -> str | None:
+        """What `--redact` took out, and how many times; None on a page that shows everything."""
+        counts = self.notes.get("redacted")
+        return None if counts is None else parts.table(("what", "times"), counts.items(), label="What was removed", row_headers=1)
 
     def html(self) -> str:
         exporter = Exporter(extra_template_basedirs=[str(parts.TEMPLATES.parent)])
@@ -137,6 +144,8 @@ class Page:
 
     def _contents(self, content: str) -> str:
         entries = [(2, "findings", "Verdict" if self.notes.get("verdict") else "Findings"), *self.outline.entries]
+        if self.removed is not None:
+            entries.append((2, "removed", "What was removed"))
         if self.origin:
             entries.append((2, "provenance", "Where these numbers come from"))
         items = "".join(

@@ -64,6 +64,7 @@ def _sections(data: Mapping[str, Any], most: int, rows: int) -> list[str]:
         _numbers(findings),
         _decisions(decide, most, rows),
         _rest([f for f in findings if f.status not in DECISION], most, rows),
+        _removed(data.get("redacted")),
         _provenance(data["provenance"], most, rows),
     ]
 
@@ -113,6 +114,14 @@ def _rest(items: Sequence[Finding], most: int, rows: int) -> str:
 
 def _left(items: Sequence[Any], rows: int) -> list[str]:
     return [f"… and {len(items) - rows} more, in `findings.json`."] if len(items) > rows else []
+
+
+def _removed(counts: Mapping[str, int] | None) -> str:
+    """Of a redacted run."""
+    if counts is None:
+        return ""
+    rows = [(prose(what), f"{times:,}") for what, times in counts.items()] or [("nothing", "0")]
+    return _folded("This run is redacted: what was removed", _table(("what", "times"), rows))
 
 
 def _provenance(origin: Mapping[str, Any], most: int, rows: int) -> str:
