@@ -35,7 +35,7 @@ def compare_runs(run_a: str | Path, run_b: str | Path) -> Comparison:
 
 
 def title(c: Comparison) -> str:
-    """What changed, in one line: `Verdict wiring → none found; 1 finding changed (wiring.match); served accept length 1.09 → 1.79`."""
+    """What changed, in one line: `Verdict wiring → none found; 1 finding changed (wiring.match); accept length, served 1.09 → 1.79`."""
     said = []
     if stage := next((p for p in c.verdict if p.name == "stage at fault"), None):
         said.append(f"verdict {stage.a} → {stage.b}")

@@ -94,6 +94,9 @@ def _cells(folder: Path, run: Run) -> Row:
     planned = data.get("planned", ())
     if len(data["notebooks"]) < len(planned):
         said = f'<span class="el-badge el-cannot_tell"><span aria-hidden="true">?</span> unfinished, {len(data["notebooks"])} of {len(planned)}</span> {said}'
+    if left := [n for n in data.get("planned", ()) if n not in {b["name"] for b in data["notebooks"]}]:
+        done = len(data["planned"]) - len(left)
+        said = _unsure(f"not finished: {done} of {len(data['planned'])} notebooks") + f" {said}"
     origin = data["provenance"]
     given = ", ".join(f"{parts.text(k)} = {parts.text(_value(v))}" for k, v in origin["parameters"].items()) or "defaults"
     when = parts.text(origin["date"].replace("T", " ").replace("Z", " UTC"))
@@ -112,8 +115,11 @@ def _only(notebooks: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _problem(run: Path, what: str) -> Row:
-    badge = f'<span class="el-badge el-cannot_tell"><span aria-hidden="true">?</span> {parts.text(what)}</span>'
-    return Row(parts.text(run.name), badge, "4", "not known", "not known", _links(run, set()))
+    return Row(parts.text(run.name), _unsure(what), "4", "not known", "not known", _links(run, set()))
+
+
+def _unsure(what: str) -> str:
+    return f'<span class="el-badge el-cannot_tell"><span aria-hidden="true">?</span> {parts.text(what)}</span>'
 
 
 def _links(run: Path, broken: set[str]) -> str:

@@ -33,14 +33,14 @@ class KeyNumber:
 
 # (name, finding, way to the number, way to its interval, whether it is a share)
 KEYS = (
-    ("served accept length", "served.acceptance", ("accept_length",), ("interval",), False),
-    ("replayed accept length", "replay.expected", ("walk", "accept_length"), ("interval",), False),
-    ("replayed accept length over all rows", "replay.expected", ("accept_length",), (), False),
-    ("replayed step-0 acceptance", "replay.sampling", ("greedy",), (), True),
+    ("accept length, served", "served.acceptance", ("accept_length",), ("interval",), False),
+    ("accept length, replayed", "replay.expected", ("walk", "accept_length"), ("interval",), False),
+    ("accept length, replayed over all rows", "replay.expected", ("accept_length",), (), False),
+    ("step-0 acceptance, replayed", "replay.sampling", ("greedy",), (), True),
     ("share of the target's choices in the draft vocabulary", "drafter.vocabulary.coverage", ("coverage",), (), True),
     ("verify's share of a cycle", "timing.phases", ("shares", "verify"), (), True),
     ("accept length that breaks even", "cost.worth", ("rows", 0, "break_even"), (), False),
-    ("measured speedup", "cost.worth", ("rows", 0, "speedup"), ("rows", 0, "speedup_interval"), False),
+    ("speedup, measured", "cost.worth", ("rows", 0, "speedup"), ("rows", 0, "speedup_interval"), False),
 )
 
 
