@@ -85,7 +85,8 @@ class DumpBrowser(Explorer):
         held = self.sample(sample)
         chosen = range(len(held.slots)) if slot == 0 else [slot - 1]
         if slot > len(held.slots):
-            raise ValueError(f"{cut(held.key)} has {len(held.slots)} slots, so there is no slot {slot - 1}: choose another one")
+            count = len(held.slots)
+            raise ValueError(f"{cut(held.key)} has {count} slot{'s' * (count != 1)}, so there is no slot {slot - 1}: choose another one")
         stop = min(first + rows, len(held.token_ids))
         return (
             self._head(sample, held)
