@@ -264,9 +264,11 @@ class Investigation(OpenedCase):
         if known.known:
             return list(wiring), identified, "by the slots' identity"
         aux, ids = self.dump.feed.aux, claimed_capture_ids(self.case.claims, len(self.dump.feed.aux))
-        # Only within one numbering: where other versions of the engine read the ids otherwise, who captured with which is not known.
-        if ids and self.engine_wiring.ids and not self.engine_wiring.other_versions:
-            wanted = [EMBEDDING if b == 0 else i for b, i in zip(wiring, sorted(set(self.engine_wiring.ids)), strict=False)]
+        # Only within one numbering: where other versions of the engine read the ids otherwise, who captured with which is not known. And only
+        # the engine's own wiring: of another one the ids are not known here.
+        served = self.served_wiring
+        if ids and served is not None and served.ids and not served.other_versions and wiring == served.wiring:
+            wanted = [EMBEDDING if b == 0 else i for b, i in zip(wiring, sorted(set(served.ids)), strict=False)]
             place = {**dict(zip(ids, aux, strict=True)), EMBEDDING: EMBEDDING}
             return wanted, place, f"by the ids {ids} that the dump is said to be captured with"
         return list(wiring), {**_first_slot_of(self.claimed or ()), **identified}, "by what is claimed of the slots"

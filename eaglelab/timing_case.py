@@ -197,10 +197,10 @@ class TimingCase:
 
         config = self.inv.target_config
         experts = None if config is None else experts_of(config)
-        return cost_report(self.measured, experts=experts, acceptance=acceptance, lm_head=self._lm_head, **self._traced)
+        return cost_report(self.measured, experts=experts, acceptance=acceptance, lm_head=self._lm_head, **self.traced)
 
     @cached_property
-    def _traced(self) -> dict[str, Any]:
+    def traced(self) -> dict[str, Any]:
         """What the trace tells the cost model; {} without one that can be used."""
         from eaglelab.timing.traced import shares_of
 
@@ -276,7 +276,7 @@ class TimingCase:
         from eaglelab.timing.what_if import what_ifs
 
         rows = []
-        for row, one in what_ifs(self.rows, faster=verify_faster, longer=accept_longer, lm_head=self._lm_head, **self._traced):
+        for row, one in what_ifs(self.rows, faster=verify_faster, longer=accept_longer, lm_head=self._lm_head, **self.traced):
             before, after = one.before, one.after
             then = (None, None) if after is None else (after.speedup, after.break_even)
             numbers = (before.speedup, then[0], before.break_even, then[1])

@@ -199,7 +199,7 @@ def match(inv: Investigation) -> Iterator[Finding]:
         return
     same, aux = held == fed.wiring, tuple(inv.dump.feed.aux)
     in_order = aux == tuple(range(len(aux)))
-    ids = {str(e): _ids_for(inv, held, e) for e in _engines(inv)}
+    ids = {str(e): ids_for(inv.draft_config, held, inv.target_config, e) for e in _engines(inv)}
     mine = ids[str(fed.engine)]
     if ids.get(fed.engine.name) == mine and fed.engine.version is not None:
         del ids[fed.engine.name]  # the newest version wants the same
@@ -232,14 +232,14 @@ def _engines(inv: Investigation) -> list[Engine]:
     return [inv.engine] + [e for e in others if e.name != inv.engine.name]
 
 
-def _ids_for(inv: Investigation, wanted: Wiring, engine: Engine) -> dict[str, Any]:
+def ids_for(draft_config: Mapping[str, Any], wanted: Wiring, target_config: Mapping[str, Any], engine: Engine) -> dict[str, Any]:
     """The key and ids that make an engine feed the wanted boundaries with all edits of the config, or the reason why none do."""
     try:
-        new, _ = corrected_config(inv.draft_config, wanted.boundaries, inv.target_config, engine)
+        new, _ = corrected_config(draft_config, wanted.boundaries, target_config, engine)
     except CannotFeed as reason:
         return {"ids": None, "key": None, "edits": {}, "why": str(reason)}
-    fed = engine_wiring(new, inv.target_config, engine)
-    return {"ids": fed.ids, "key": fed.key, "edits": edits(inv.draft_config, new), "why": ""}
+    fed = engine_wiring(new, target_config, engine)
+    return {"ids": fed.ids, "key": fed.key, "edits": edits(draft_config, new), "why": ""}
 
 
 def edits(old: Mapping[str, Any], new: Mapping[str, Any], above: str = "") -> dict[str, Any]:

@@ -404,21 +404,27 @@ def fed_by_version(name: str, architecture: str | None, ids: Sequence[int] | Non
     return {v: convention_for(Engine(name, v), architecture).feed(ids, num_layers).boundaries for v in versions}
 
 
-def versions_that_differ(engine: Engine, architecture: str | None, ids: Sequence[int] | None, num_layers: int) -> list[VersionFed]:
-    """Ranges of versions in which the same ids mean other boundaries than in this engine's.
+def ranges_that_agree(name: str, architecture: str | None, ids: Sequence[int] | None, num_layers: int) -> list[VersionFed]:
+    """Ranges of the versions that were read, oldest first, in each of which these ids mean the same boundaries.
 
-    Those that capture nothing are left out, those that read no ids at all (SGLang before 0.4.9), and rules that are only assumed.
+    Versions that read no ids at all (SGLang before 0.4.9) and rules that are only assumed are left out.
     """
     groups: list[VersionFed] = []
-    for version, boundaries in fed_by_version(engine.name, architecture, ids, num_layers).items():
-        row = table_convention(Engine(engine.name, version), architecture)
+    for version, boundaries in fed_by_version(name, architecture, ids, num_layers).items():
+        row = table_convention(Engine(name, version), architecture)
         if row.rule == "fixed" or row.assumptions:
             continue
         if groups and groups[-1].boundaries == boundaries:
             groups[-1] = groups[-1]._replace(last=version)
         else:
-            groups.append(VersionFed(engine.name, version, version, boundaries))
+            groups.append(VersionFed(name, version, version, boundaries))
+    return groups
+
+
+def versions_that_differ(engine: Engine, architecture: str | None, ids: Sequence[int] | None, num_layers: int) -> list[VersionFed]:
+    """Ranges of versions in which the same ids mean other boundaries than in this engine's; those that capture nothing are left out."""
     here = convention_for(engine, architecture).feed(ids, num_layers).boundaries
+    groups = ranges_that_agree(engine.name, architecture, ids, num_layers)
     return [group for group in groups if group.boundaries != here and any(b is not None for b in group.boundaries)]
 
 

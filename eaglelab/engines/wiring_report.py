@@ -6,6 +6,7 @@ import copy
 import difflib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from eaglelab.engines.config_ids import config_ids, look_up, uses_aux_hidden_sta
 from eaglelab.engines.conventions import (
     CannotFeed,
     Convention,
+    ConventionError,
     Engine,
     Fed,
     VersionFed,
@@ -130,6 +132,42 @@ def engine_wiring(draft_config: Mapping[str, Any], target_config: Mapping[str, A
     return EngineWiring(engine, target, Wiring(fed.boundaries), found.ids, found.key, convention, tuple(notes), tuple(others), fails)
 
 
+def wiring_of_ids(
+    draft_config: Mapping[str, Any], ids: Sequence[int] | None, target_config: Mapping[str, Any], engine: Engine | str
+) -> EngineWiring:
+    """`engine_wiring` as if these ids stood where the engine reads them (None: no ids at all), the rest of the config as it is.
+
+    A framework that reads none from a drafter's config is asked by its rule alone. Raises ConventionError, TargetConfigError,
+    CorrectedConfigError.
+    """
+    engine = parse_engine(engine) if isinstance(engine, str) else engine
+    target, given = target_shape(target_config), None if ids is None else list(ids)
+    convention = convention_for(engine, target.architecture)
+    with suppress(ConventionError):  # what stands there and is no list of ids is replaced
+        if config_ids(draft_config, convention).ids == given:
+            return engine_wiring(draft_config, target_config, engine)
+    key = convention.family.get("write_key")
+    if key is None:
+        fed, others = convention.feed(given, target.num_layers), versions_that_differ(engine, target.architecture, given, target.num_layers)
+        return EngineWiring(engine, target, Wiring(fed.boundaries), given, None, convention, fed.notes, tuple(others), fed.fails)
+    _check_nested(draft_config)
+    new = _without_ids(draft_config, convention)
+    if given is not None:
+        _write_ids(new, given, key)
+    return engine_wiring(new, target_config, engine)
+
+
+def _without_ids(draft_config: Mapping[str, Any], convention: Convention) -> dict[str, Any]:
+    """A copy of the config without the layer ids that this engine would read."""
+    new = copy.deepcopy(dict(draft_config))
+    for key in (*convention.family["keys"], *filter(None, [convention.family.get("layer_output_key")])):
+        *parents, name = key.split(".")
+        holder = new.get(parents[0]) if parents else new
+        if isinstance(holder, dict):
+            holder.pop(name, None)
+    return new
+
+
 def corrected_config(
     draft_config: Mapping[str, Any], wanted: Sequence[Boundary], target_config: Mapping[str, Any], engine: Engine | str
 ) -> tuple[dict[str, Any], str]:
@@ -142,8 +180,7 @@ def corrected_config(
     convention = convention_for(engine, target.architecture)
     wanted = tuple(wanted)
     new = copy.deepcopy(dict(draft_config))
-    if not isinstance(new.get("eagle_config"), (dict, type(None))):
-        raise CorrectedConfigError(f"eagle_config in the drafter's config is {new['eagle_config']!r}, expected an object or nothing")
+    _check_nested(new)
     if not convention.family.get("write_key"):
         raise CannotFeed(engine.title, wanted, ["It reads no layer ids from a drafter's config; give an engine, such as sglang==0.5.23."])
     if wanted == (FINAL,):
@@ -156,6 +193,11 @@ def corrected_config(
     lines = [json.dumps(c, indent=2, ensure_ascii=False).splitlines(keepends=True) for c in (draft_config, new)]
     diff = difflib.unified_diff(*lines, "config.json", corrected_name(engine))
     return new, "".join(line if line.endswith("\n") else line + "\n" for line in diff)
+
+
+def _check_nested(config: Mapping[str, Any]) -> None:
+    if not isinstance(config.get("eagle_config"), (dict, type(None))):
+        raise CorrectedConfigError(f"eagle_config in the drafter's config is {config['eagle_config']!r}, expected an object or nothing")
 
 
 def _write_ids(config: dict[str, Any], ids: list[int], key: str) -> None:

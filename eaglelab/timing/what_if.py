@@ -43,13 +43,19 @@ class Cycle:
             raise TimingError(
                 f"{row.measured.source or row.measured.setting.name}: no baseline or no accept length, so its cycle is not known"
             )
-        if not (verify_share >= 0 and draft_share >= 0 and verify_share + draft_share <= 1 + 1e-9):
-            raise TimingError(f"shares of verify {verify_share} and draft {draft_share}, expected 0 or more, and 1 at most together")
         batch, length = row.measured.batch, row.measured.accept_length
         time = 1000 * batch * length / row.measured.tok_s
+        return cls.divided(batch, row.measured.setting.steps, length, time, 1000 * batch / row.baseline_tok_s, verify_share, draft_share)
+
+    @classmethod
+    def divided(
+        cls, batch: int, steps: int, accept_length: float, cycle_ms: float, baseline_ms: float, verify_share: float, draft_share: float
+    ) -> Cycle:
+        """A cycle by its length and the shares of it. Raises TimingError for shares that cannot be."""
+        if not (verify_share >= 0 and draft_share >= 0 and verify_share + draft_share <= 1 + 1e-9):
+            raise TimingError(f"shares of verify {verify_share} and draft {draft_share}, expected 0 or more, and 1 at most together")
         rest = max(0.0, 1 - verify_share - draft_share)
-        baseline = 1000 * batch / row.baseline_tok_s
-        return cls(batch, row.measured.setting.steps, length, verify_share * time, draft_share * time, rest * time, baseline)
+        return cls(batch, steps, accept_length, verify_share * cycle_ms, draft_share * cycle_ms, rest * cycle_ms, baseline_ms)
 
     @property
     def cycle_ms(self) -> float:
@@ -126,6 +132,15 @@ def verify_faster(cycle: Cycle, by: float = 0.27, *, shared: bool = False, basel
     else:
         assumptions.append("the cause is verify's alone: a pass without speculation takes what it took")
     return WhatIf(f"verify {by:.0%} faster{', the baseline too' if shared else ''}", cycle, after, tuple(assumptions))
+
+
+def draft_faster(cycle: Cycle, by: float = 0.5) -> WhatIf:
+    """Drafting takes `by` less: a pruned lm_head, a graph over its steps. Raises TimingError for a share outside 0 to 1."""
+    if not 0 <= by < 1:
+        raise TimingError(f"draft faster by {by}, expected a share from 0 to below 1")
+    saved = by * cycle.draft_ms
+    assumptions = [f"drafting takes {saved:.3g} ms less, verify and rest what they took", "the accept length stays"]
+    return WhatIf(f"draft {by:.0%} faster", cycle, replace(cycle, draft_ms=cycle.draft_ms - saved), tuple(assumptions))
 
 
 def accept_longer(cycle: Cycle, by: float = 0.3) -> WhatIf:
