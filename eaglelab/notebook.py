@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from eaglelab.case import Case, open_case
 from eaglelab.findings import Finding, Verdict, plain
 from eaglelab.progress import in_ipython, watched
-from eaglelab.provenance import collect, facts
+from eaglelab.provenance import collect, facts, harmless
+from eaglelab.redact.veil import install
 from eaglelab.reports import parts, shown
 from eaglelab.reports.shown import frame
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from eaglelab.investigation import Investigation
 
 title = shown.title
+
+VEIL = install()
+"""Where the report is redacted, what everything passes that is shown or recorded; else None."""
 
 RECORD = "application/x.eaglelab+json"
 """Type of what is recorded: a list of `{"kind": "start" | "finding" | "verdict" | "result", "data": …}`."""
@@ -43,6 +47,8 @@ def start(case_path: str | Path, title: str = "Versions") -> Case:
 
     case = open_case(_upwards(case_path))
     origin = collect()
+    if VEIL is not None:
+        VEIL.keep(*harmless(origin))
     v = origin["versions"]
     summary = f"eaglelab {v.get('eaglelab', '?')}, torch {v.get('torch', 'not installed')}, {origin['device']}, {origin['date']}"
     style = f'<style class="el-live">{parts.style("live.css", "parts.css")}</style>'
@@ -96,6 +102,8 @@ def table(data: Any, caption: str | None = None, empty: str = "none") -> None:
 
 def record(*items: Finding | Verdict) -> None:
     """Show findings (and a verdict) as readable blocks, what needs a decision first, and store them with the run."""
+    if VEIL is not None:
+        items = tuple(map(VEIL.said, items))
     verdicts = [v for v in items if isinstance(v, Verdict)]
     findings = [f for f in items if isinstance(f, Finding)]
     if len(verdicts) + len(findings) < len(items):
@@ -137,10 +145,11 @@ def _display(markup: str, text: str, *records: tuple[str, Any]) -> None:
     """Show HTML in a notebook, with what is recorded beside it; print the text elsewhere."""
     bundle = {"text/html": markup, "text/plain": parts.clean(text)} if markup else {}
     if records:
-        bundle[RECORD] = plain([{"kind": kind, "data": data} for kind, data in records])
+        stored = plain([{"kind": kind, "data": data} for kind, data in records])
+        bundle[RECORD] = stored if VEIL is None else [{**r, "data": VEIL.value(r["data"])} for r in stored]
     if in_ipython():
         from IPython.display import display
 
-        display(bundle, raw=True)
+        display(bundle, raw=True, metadata={} if VEIL is None else VEIL.metadata())
     elif text:
         print(parts.clean(text))

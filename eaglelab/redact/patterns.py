@@ -19,7 +19,7 @@ SECRETS = (
 )
 BY_NAME = re.compile(
     r"(?i)((?:\b|_)(?:api[_-]?key|access[_-]?key(?:[_-]?id)?|secret(?:[_-]?(?:access[_-])?key)?|password|passwd|pwd|credentials?|authorization|"
-    r"(?:auth|access|hf|bearer|refresh|id)[_-]token|private[_-]key)[\"']?\s*(?:[=:]|\bis\b)\s*[\"']?)(?!‹)(?:bearer\s+|basic\s+)?([^\s\"',;‹›]+)"
+    r"(?:auth|access|hf|bearer|refresh|id)[_-]token|private[_-]key)[\"']?\s*(?:[=:]|\bis\b)\s*)(?:bearer\s+|basic\s+)?(?!‹|bearer\b|basic\b)(\"[^\"‹›]*\"|'[^'‹›]*'|[^\s\"',;‹›]+)"
 )
 RANDOM = re.compile(r"(?i)((?:token|secret|key|pass(?:word)?|auth)[\"']?\s*[=:]\s*[\"']?)(?!‹)([\w+/=-]{12,})")
 """After such names whatever is long and mixes letters with digits: `token=…`, but not `key = eagle_aux_hidden_state_layer_ids`."""
@@ -46,7 +46,7 @@ def by_look(text: str, keep: Keep) -> str:
         text = secret.sub(mark("secret"), text)
     text = FLAG.sub(lambda m: m[1] + mark("secret"), text)
     text = LOOSE.sub(lambda m: m[1] + mark("secret"), text)
-    text = BY_NAME.sub(lambda m: m[0] if keep(m[2]) else m[1] + mark("secret"), text)
+    text = BY_NAME.sub(lambda m: m[1] + mark("secret"), text)
     text = RANDOM.sub(lambda m: m[1] + mark("secret") if _mixed(m[2]) else m[0], text)
     text = URL.sub(lambda m: m[0] if keep(m[0].rstrip(".,:;")) else mark("url"), text)
     text = EMAIL.sub(lambda m: m[0] if keep(m[0]) else mark("e-mail"), text)

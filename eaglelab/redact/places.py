@@ -28,7 +28,7 @@ class Places:
         }
 
     def names(self) -> Iterator[tuple[str, str]]:
-        for label, path in self.written.items():
+        for label, path in sorted(self.written.items(), key=lambda w: w[0] != mark("counters")):  # a log beside them may have their name
             yield from self._under(path, label)
         case = mark("case")
         for root in _spelled(self.case.root):

@@ -51,7 +51,8 @@ class Veil:
 
     @contextmanager
     def drawing(self, figure: Any) -> Iterator[None]:
-        """While a figure is drawn, every text of it is redacted: those that are there, and tick labels, which are made on the way."""
+        """While a figure is drawn, every text of it is redacted: those that are there, and tick labels, which are made on the way (also as
+        formulas: `$\\mathdefault{10^{-2}}$`, `\\times`)."""
         from matplotlib.text import Text
 
         plain = Text.set_text
