@@ -26,12 +26,14 @@ from eaglelab.explore import Explorer, Live
 from eaglelab.explore.dump_browser import DumpBrowser
 from eaglelab.explore.heatmap import SlotBoundaryHeatmap
 from eaglelab.explore.norms import NormFingerprint
+from eaglelab.explore.token_strip import TokenStrip
 from eaglelab.investigation import Investigation
 
 EXPLORERS: list[tuple[Callable[[Investigation], Explorer], str]] = [
     (DumpBrowser, "samples"),
     (NormFingerprint, "fingerprint"),
     (SlotBoundaryHeatmap, "identification"),
+    (TokenStrip, "own_replay"),
 ]
 """Each explorer with the measurement of `Investigation` that it shows."""
 LIMIT = 0.2

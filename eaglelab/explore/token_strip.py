@@ -205,18 +205,17 @@ class TokenStrip(Explorer):
             target = f'<p class="el-strip-said">{parts.prose(self._no_head())}</p>'
         else:
             target = pieces.choices(target_choices(self.inv.judge, text, place, notes), self.texts, "The target's first five", notes)
-        lines = "".join(
-            f"<p>{parts.text(s)}</p>" for s in (self._outcome(strip, step, column, written), self._forced(strip, row, step)) if s
-        )
+        said = (self._outcome(strip, step, column, written), self._forced(strip, row, step), self._chain(strip, column))
+        lines = "".join(f"<p>{parts.text(s)}</p>" for s in said if s)
         return f'<div class="el-strip-said">{heading}{lines}</div><div class="el-strip-both">{own}{target}</div>'
 
     def _outcome(self, strip: Strip, step: int, column: int, written: int) -> str:
         o, mark = strip.outcome, Mark(strip.marks[step, column])
         drafted, wanted, text = pieces.names(self.texts, [o.drafted[step, column], strip.wanted[step, column], written])
         sure = "" if o.confidence is None else f" (confidence {parts.number(pieces.rounded(o.confidence[step, column]))})"
-        ends = "The text ends here" if written < 0 else f"The text says {text}"
-        by = "the right token, as that is what counts here," if self.inv.judge.head is None else "the target's choice is"
-        right = ends if self.inv.judge.head is None else f"{ends}, {by} {'the same' if written == strip.wanted[step, column] else wanted}"
+        right = "The text ends here" if written < 0 else f"The text says {text}"
+        if self.inv.judge.head is not None:
+            right += f", the target's choice is {'the same' if written == strip.wanted[step, column] else wanted}"
         return f"{right}. Drafted: {drafted}{sure}, {pieces.SAID[mark]}."
 
     def _forced(self, strip: Strip, row: int, step: int) -> str:
@@ -224,7 +223,7 @@ class TokenStrip(Explorer):
             return ""
         same = strip.own_fed(row, step)
         if same == step:
-            return f"The {step} before it in this chain are the text's own tokens, so a server's chain, which feeds its own, says the same here."
+            return "What it drafted before is the text's own, so a server's chain, which feeds its own tokens, says the same here."
         return (
             f"Teacher-forced: at step {same} this chain drafted another token than the text's, and a server's chain goes its own way from there. "
             "Here it is fed the text's tokens all the same, as in training."
@@ -238,12 +237,11 @@ class TokenStrip(Explorer):
         return f"The whole chain of this row, step by step: {steps}." if strip.steps > 1 else ""
 
     def _no_head(self) -> str:
-        why = (
-            self.inv.last_fault
-            if self.inv.head is not None
-            else "the target's lm_head is not at hand: `[target] path` names its checkpoint"
-        )
-        return f"The target's first five cannot be had ({why or 'the dump keeps no last state'}). What counts as right is the text's token."
+        if self.inv.head is None:
+            why = "its lm_head is not at hand: `[target] path` names its checkpoint"
+        else:
+            why = self.inv.last_fault or "the dump keeps no last state"
+        return f"The target's first five cannot be had: {why}. What counts as right is the text's token."
 
     # -- the twin -----------------------------------------------------------------------------------------------------------------
 
