@@ -127,7 +127,7 @@ class NormFingerprint(Explorer):
         """The tokens of the stretch with the largest norms over their slot's median in this sample."""
         medians = held.tokens[held.tokens["norm"] > 0].groupby("slot")["norm"].median()  # NaN is not above 0
         times = table["norm"] / table["slot"].map(medians)
-        top = table.assign(times=times).nlargest(STANDING_OUT, "times")
+        top = table.assign(times=times).dropna(subset="times").nlargest(STANDING_OUT, "times")
         texts = token_texts(self.tokenizer, top["token_id"])
         rows = [
             {"position": row.position, "token": cut(text, 40), "slot": row.slot, "norm": row.norm, "times the slot's median": row.times}
