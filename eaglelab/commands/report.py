@@ -32,6 +32,8 @@ def add(command: Callable[..., argparse.ArgumentParser], case: str) -> None:
     sub.add_argument("--jobs", type=count, metavar="N", help=text)
     text = "go on with each case's newest run of the same notebooks, parameters, inputs and versions; what is finished is skipped"
     sub.add_argument("--resume", action="store_true", help=f"{text} (default: a new run)")
+    text = "take out text of the data, token ids, sample keys, names of files, models, hosts and people, and whatever looks like a secret; say what was removed"
+    sub.add_argument("--redact", action="store_true", help=f"{text} (default: show everything)")
     text = "instead, show what changed between two runs: a run's folder, or a case's folder under the reports for its newest run"
     sub.add_argument("--compare", nargs=2, metavar=("RUN_A", "RUN_B"), help=text)
 
@@ -48,13 +50,14 @@ def _report(args: argparse.Namespace) -> int:
     from eaglelab.reports.run import Interrupted, run_reports
 
     given = {**_from_file(args.parameters_file), **dict(args.parameters)}
-    options = {"only": args.only, "out": args.out, "timeout": args.timeout, "jobs": args.jobs, "resume": args.resume}
+    options = {"only": args.only, "out": args.out, "timeout": args.timeout, "jobs": args.jobs, "resume": args.resume, "redact": args.redact}
     say = (lambda line: print(visible(line), flush=True)) if not args.json else None
     try:
         fleet = run_reports(args.cases, parameters=given, say=say, live=sys.stderr.isatty(), **options)
     except KeyboardInterrupt as stopped:
         print(f"eaglelab report: {stopped if isinstance(stopped, Interrupted) else 'interrupted before a notebook ran'}", file=sys.stderr)
-        print(f"go on with: {_command(args)}", file=sys.stderr)
+        if not args.redact:
+            print(f"go on with: {_command(args)}", file=sys.stderr)
         return INTERRUPTED
     if args.json:
         print_json(_json(fleet))
@@ -96,7 +99,7 @@ def _command(args: argparse.Namespace) -> str:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    if args.cases or args.resume or args.only or args.parameters:
+    if args.cases or args.resume or args.redact or args.only or args.parameters:
         raise ValueError(
             "--compare takes two runs and nothing else (--out and --json apart): `eaglelab report --compare RUN_A RUN_B`, where a run is a folder "
             "reports/CASE/DATE that holds findings.json, or reports/CASE for that case's newest run"
