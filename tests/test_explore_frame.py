@@ -1,10 +1,18 @@
 """What all explorers share: a view for each value, errors beside it, one view an action, the twin where nobody watches."""
 
+import base64
+import gc
+import io
+import re
+
 import ipywidgets as widgets
+import numpy as np
 import pytest
+from PIL import Image
 
 from eaglelab.explore import Explorer, Live
-from eaglelab.explore.frame import labelled
+from eaglelab.explore.frame import MOST_LISTED, chooser, cut, labelled
+from eaglelab.reports import shown
 
 
 class Doubler(Explorer):
@@ -69,3 +77,59 @@ def test_title_and_labels_are_text():
     live = Live(Doubler())
     assert "&lt;b&gt;Doubler" in live.box.children[0].value
     assert [c.description for c in live.controls.values()] == ["Number", "At most"]
+
+
+def test_a_view_that_is_not_of_the_present_values_is_dimmed():
+    live = Live(Doubler())
+    live.controls["n"].value = 3
+    assert "el-explore-stale" in live.output._dom_classes
+    live.controls["n"].value = 4
+    assert "el-explore-stale" not in live.output._dom_classes
+
+
+def test_no_garbage_is_looked_for_while_a_view_is_awaited():
+    live = Live(Doubler())
+    seen = []
+    live.explorer.view = lambda **values: seen.append(gc.isenabled()) or ""
+    live.controls["n"].value = 7
+    assert (seen, gc.isenabled()) == ([False], True)
+
+
+def test_few_names_are_listed_and_of_many_the_number_is_typed():
+    few = chooser(["a", "b\u202e"], "Sample", 1)
+    assert few.options == (("a", 0), ("b\\u202e", 1))
+    assert few.value == 1
+    many = chooser(["x"] * (MOST_LISTED + 1), "Sample", 7)
+    assert (many.value, many.min, many.max, many.description) == (7, 0, MOST_LISTED, f"Sample (0 to {MOST_LISTED})")
+    assert cut("k" * 10_000) == "k" * 30 + "…" + "k" * 15 + " (10,000 characters)"
+
+
+def png(markup):
+    """[height, width, 3] of a figure's image."""
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(re.search('base64,([^"]+)', markup)[1]))).convert("RGB")).astype(int)
+
+
+def figure(legend="a line"):
+    from eaglelab.plots.style import axes, finish
+
+    ax = axes(None)
+    ax.plot([1, 2, 4], label=legend)
+    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return finish(ax, "A line that rises", "step", "value (log)")
+
+
+def test_a_live_figure_shows_all_that_stands_outside_its_axes():
+    """Its ink is as much as that of the report's figure at the same resolution, and none of it touches the edge."""
+    live = png(shown.figure(figure(), "A line", dpi=shown.LIVE_DPI))
+    whole = png(shown.figure(figure(), "A line", dpi=shown.LIVE_DPI + 1))
+    assert np.all(live[[0, -1]] == 255)
+    assert np.all(live[:, [0, -1]] == 255)
+    inked = [(image < 200).any(axis=-1).sum() for image in (live, whole)]
+    assert inked[0] == pytest.approx(inked[1], rel=0.15)
+    assert live.shape[1] == pytest.approx(whole.shape[1], rel=0.15)
+
+
+def test_a_live_figure_with_more_outside_than_there_is_room_is_still_whole():
+    image = png(shown.figure(figure("a very long label " * 12), "A line", dpi=shown.LIVE_DPI))
+    assert image.shape[1] > 1200
+    assert np.all(image[:, -1] == 255)
