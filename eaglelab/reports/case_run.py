@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -30,14 +30,12 @@ from eaglelab.redact.redaction import Redaction
 from eaglelab.reports.cases import Asked
 from eaglelab.reports.jobs import Place
 from eaglelab.reports.kernel import Kernels, execute
-from eaglelab.reports.render import render
+from eaglelab.reports.render import render, render_run
 from eaglelab.reports.select import ReportError, Source
 from eaglelab.reports.state import Held, finished
 from eaglelab.reports.stored import SIDECAR, Run
-
-Step = Callable[[Path, dict[str, Any]], Any]
-"""What is done to a run's folder when its notebooks are through: given the folder and what `findings.json` holds. A mapping that it returns
-takes the place of that content."""
+from eaglelab.reports.summary import NAME as SUMMARY
+from eaglelab.reports.summary import write_markdown
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,6 @@ class Settings:
     timeout: float
     environment: Mapping[str, str] = field(default_factory=dict)
     """Of every kernel, besides this process's own."""
-    steps: Sequence[Step] = ()
     redaction: Redaction | None = None
     """What takes out of every file what may not be shown to anybody (`--redact`)."""
 
@@ -93,7 +90,7 @@ class CaseRun:
         with self._lock:
             self._begun = self._begun or time.monotonic()
         passed = {"case": os.path.relpath(self.asked.case.file), **self.settings.fitted[source.name]}
-        done = execute(source.path, passed, self.settings.timeout, kernels, {**self.settings.environment, **place.environment})
+        done = execute(source.path, passed, self.settings.timeout, kernels, {**place.environment, **self.settings.environment})
         records = list(take_records(done.notebook))
         entry = {"name": source.name, "error": done.error, "seconds": round(done.seconds, 2), "parameters": source.defaults | passed}
         started = {k: v for data in _of_kind("start", records) for k, v in data.items() if k != "inputs"}  # knows torch's device
@@ -110,9 +107,11 @@ class CaseRun:
             self.write()
         return entry
 
-    def write(self) -> None:
-        """Replace `findings.json`. Raises OSError."""
-        write_json(self.directory / SIDECAR, self.data())
+    def write(self) -> dict[str, Any]:
+        """Replace `findings.json`; returns what it holds. Raises OSError."""
+        data = self.data()
+        write_json(self.directory / SIDECAR, data)
+        return data
 
     def data(self) -> dict[str, Any]:
         """What `findings.json` holds now."""
@@ -136,24 +135,21 @@ class CaseRun:
         return data if redaction is None else redaction.data(data, [d.notes["redacted"] for d in done])
 
     def finish(self) -> dict[str, Any]:
-        """All notebooks are through: take the steps after a run, and return what `findings.json` then holds. Raises OSError.
-
-        A step that breaks is one of the run's problems, and the others are taken.
-        """
-        data = self.data()
-        for step in self.settings.steps:
+        """All notebooks are through: link the pages, write `report.md`; returns what `findings.json` holds. Raises OSError and LeakError."""
+        for what, do in (
+            ("the pages' links", lambda: render_run(self.directory)),
+            (SUMMARY, lambda: write_markdown(self.directory, self.data())),
+        ):
             try:
-                changed = step(self.directory, data)
-                data = dict(changed) if isinstance(changed, Mapping) else data
+                do()
             except OSError:
                 raise
-            except Exception as error:
-                self._problems.append(f"{step.__name__} broke: {type(error).__name__}: {error}")
-                data["problems"] = self._problems
-        write_json(self.directory / SIDECAR, data)
+            except Exception as error:  # the notebooks are worth more than this
+                self._problems.append(f"{what}: {type(error).__name__}: {error}")
+        data = self.write()
+        self.held.give()
         if self.settings.redaction is not None:
             self.settings.redaction.search(self.directory)
-        self.held.give()
         return data
 
 

@@ -14,7 +14,6 @@ from typing import Any
 from eaglelab.files import write_text
 from eaglelab.findings import Finding, Status
 from eaglelab.reports import headline
-from eaglelab.reports.cases import Asked
 from eaglelab.reports.key_numbers import key_numbers
 from eaglelab.reports.stored import read_verdict
 
@@ -47,10 +46,13 @@ class Row:
     """The verdict's page, else the first, from the reports' folder on."""
 
 
-def row(asked: Asked, data: Mapping[str, Any] | None, directory: Path | None, root: Path) -> Row:
-    """data: what the run's `findings.json` holds; None where the case cannot be opened."""
-    if data is None or directory is None:
-        return Row(asked.name, f"cannot be opened: {asked.error}")
+def refused(case: str, why: str) -> Row:
+    """A case without a report."""
+    return Row(case, why)
+
+
+def row(case: str, data: Mapping[str, Any], directory: Path, root: Path) -> Row:
+    """data: what the `findings.json` of the run in `directory` holds. root: the folder of all reports."""
     findings = [Finding.from_json(f) for f in data["findings"]]
     numbers = key_numbers(findings)
     step0, replayed, served = (
@@ -60,7 +62,7 @@ def row(asked: Asked, data: Mapping[str, Any] | None, directory: Path | None, ro
     pages = [n["name"] for n in data["notebooks"] if (directory / f"{n['name']}.html").exists()]
     page = next((p for p in pages if "verdict" in p), pages[0] if pages else None)
     return Row(
-        case=asked.name,
+        case=case,
         headline="; ".join([headline.of_run(data), *data["problems"]]),
         change=_change(data),
         step0=step0,

@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from eaglelab.provenance import collect
 from eaglelab.reports import results, state
-from eaglelab.reports.case_run import CaseRun, Settings, Step
+from eaglelab.reports.case_run import CaseRun, Settings
 from eaglelab.reports.cases import Asked, listed, open_all
 from eaglelab.reports.index import write_index
 from eaglelab.reports.jobs import Gpus, Job, Place, kernels_at_a_time, refuse_absent_gpu, threads_each, work
@@ -32,7 +32,6 @@ from eaglelab.reports.kernel import Kernels
 from eaglelab.reports.machine import Machine, here
 from eaglelab.reports.redacted import redacted
 from eaglelab.reports.select import ReportError, Source, find_sources, fit_parameters, notebooks_folder
-from eaglelab.reports.summary import write_markdown
 
 TIMEOUT = 1800.0
 """Seconds for one notebook."""
@@ -77,15 +76,21 @@ class Fleet:
     asked: Sequence[Asked]
     runs: Mapping[str, RunResult]
     """By the case's name; a case that cannot be opened has none."""
+    refused: Mapping[str, str]
+    """By the case's name, why there is no report of it."""
     index: Path
 
     @property
     def exit_code(self) -> int:
-        return int(any(a.error is not None for a in self.asked) or any(r.exit_code for r in self.runs.values()))
+        return int(bool(self.refused) or any(r.exit_code for r in self.runs.values()))
 
     @cached_property
     def rows(self) -> list[results.Row]:
-        return [results.row(a, (r := self.runs.get(a.name)) and r.data, r and r.directory, self.index.parent) for a in self.asked]
+        return [self._row(a.name) for a in self.asked]
+
+    def _row(self, name: str) -> results.Row:
+        run = self.runs.get(name)
+        return results.refused(name, self.refused[name]) if run is None else results.row(name, run.data, run.directory, self.index.parent)
 
 
 @dataclass
@@ -95,8 +100,19 @@ class _Report:
     settings: Settings
     say: Say
     bar: tqdm
+    refused: dict[str, str]
+    data: dict[str, dict[str, Any]] = field(default_factory=dict)
     kernels: Kernels = field(default_factory=Kernels)
     written: float = 0.0
+
+    def finish(self, run: CaseRun, alone: bool) -> None:
+        """A case's notebooks are through. One that may not be shown is a row, and an error of the only case."""
+        try:
+            self.data[run.asked.name] = run.finish()
+        except ValueError as error:
+            if alone:
+                raise
+            self.refused[run.asked.name] = f"no report: {error}"
 
     def index(self, now: bool = True) -> Path:
         """Rewrite the index, one process at a time: the last one to do so has seen all runs."""
@@ -124,7 +140,6 @@ def run_reports(
     redact: bool = False,
     notebooks: str | Path | None = None,
     environment: Mapping[str, str] | None = None,
-    steps: Sequence[Step] = (),
     say: Say | None = None,
     live: bool = False,
     machine: Machine | None = None,
@@ -133,8 +148,8 @@ def run_reports(
 
     cases: paths, and `@file` for a list of them. only: notebooks by number ("02,04"). parameters: may be text, as a command line gives it. out: the
     folder of all reports (default `reports`). timeout: seconds for each notebook. jobs: kernels at a time (default by cores and memory).
-    resume: go on with each case's newest run that asks for the same, and skip what is finished. redact: see `eaglelab.redact`. environment: for every kernel. steps: see
-    `case_run.Step`; `report.md` is written last. say: called with a line when a notebook is done. live: a counter on stderr.
+    resume: go on with each case's newest run that asks for the same, and skip what is finished. redact: see `eaglelab.redact`. environment: of
+    every kernel. say: called with a line when a notebook is done. live: a counter on stderr. machine: default this one.
 
     Raises ReportError for a wrong number, parameter or folder and for a disk that cannot be written, CaseError for the only case when it
     cannot be used, Interrupted on Ctrl-C. A notebook that breaks raises nothing: see `Fleet.exit_code`.
@@ -146,7 +161,7 @@ def run_reports(
     refuse_absent_gpu(given.get("device"), machine)
     if timeout <= 0:
         raise ReportError(f"timeout: got {timeout}, expected seconds above 0")
-    settings = Settings(sources, given, fitted, Path(out or "reports"), timeout, dict(environment or {}), [*steps, write_markdown])
+    settings = Settings(sources, given, fitted, Path(out or "reports"), timeout, dict(environment or {}))
     say = say or (lambda line: None)
     for item in asked:
         if item.error:
@@ -212,15 +227,17 @@ def _run_all(
     queue = [Job((run, s), _device(s, settings)) for run in runs for s in run.waiting]
     kernels = kernels_at_a_time(jobs, len(queue), machine, max((_drafter_bytes(run) for run in runs), default=0))
     threads = threads_each(machine, kernels)
-    owed, data = Counter(id(job.what[0]) for job in queue), {}
-    data |= {run.asked.name: run.finish() for run in runs if not owed[id(run)]}
+    owed = Counter(id(job.what[0]) for job in queue)
     with tqdm(total=len(queue), unit="notebook", disable=not live, leave=False) as bar:
-        report = _Report(settings, say, bar)
+        report = _Report(settings, say, bar, {a.name: f"cannot be opened: {a.error}" for a in asked if a.error})
 
         def do(what: tuple[CaseRun, Source], place: Place) -> Mapping[str, Any]:
             return what[0].execute(what[1], Place(place.gpu, {**threads, **place.environment}), report.kernels)
 
         try:
+            for run in runs:
+                if not owed[id(run)]:
+                    report.finish(run, alone=len(asked) == 1)
             report.index()
             with closing(work(queue, kernels, Gpus(machine.gpus), do, report.kernels.stop)) as finished:
                 for job, entry in finished:
@@ -230,7 +247,7 @@ def _run_all(
                     bar.update()
                     owed[id(run)] -= 1
                     if not owed[id(run)]:
-                        data[run.asked.name] = run.finish()
+                        report.finish(run, alone=len(asked) == 1)
                     report.index(now=False)
         except KeyboardInterrupt:
             raise Interrupted(
@@ -240,8 +257,8 @@ def _run_all(
             for run in runs:
                 run.held.give()
             index = report.index()
-    made = {run.asked.name: RunResult(run.directory, index, data[run.asked.name]) for run in runs}
-    fleet = Fleet(asked, made, index)
+    made = {run.asked.name: RunResult(run.directory, index, data) for run in runs if (data := report.data.get(run.asked.name))}
+    fleet = Fleet(asked, made, report.refused, index)
     if len(asked) > 1:
         results.write_csv(settings.root / results.CSV, fleet.rows)
     return fleet

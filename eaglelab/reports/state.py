@@ -35,7 +35,7 @@ def identity(
             "parameter": {f"{name} of {s.name}": value for s in sources for name, value in fitted[s.name].items()},
             "input": inputs,
             "version": {**origin["versions"], "git": origin["git"]},
-            "setting": environment,
+            "setting": dict.fromkeys(environment, "set"),  # a value may be a temporary file's name
         }
     )
 
