@@ -5,16 +5,15 @@ import os
 import sys
 import threading
 import time
-from html.parser import HTMLParser
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from page_lint import EVIL, lint
 
 from eaglelab.case import CaseError
 from eaglelab.findings import Status
 from eaglelab.reports import kernel, markdown, parts
-from eaglelab.reports.index import write_index
 from eaglelab.reports.jobs import kernels_at_a_time, threads_each
 from eaglelab.reports.machine import here
 from eaglelab.reports.render import render
@@ -22,7 +21,6 @@ from eaglelab.reports.run import run_report
 from eaglelab.reports.select import ReportError, find_sources, fit_parameters, notebooks_folder
 
 THREADS = threads_each(here(), kernels_at_a_time(None, 3, here()))["OMP_NUM_THREADS"]
-EVIL = "<script>alert(1)</script>"
 PARAMETERS = 'case: str = "case.toml"  # the case\nmax_samples: int = 8  # samples read\nname: str = "x"  # a text'
 SPEC = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
 
@@ -112,8 +110,15 @@ def test_the_page_of_a_good_notebook(run):
     page = (result.directory / "01_good.html").read_text()
     assert lint(page) == []
     assert EVIL not in page
-    assert "<title>Title of one · tiny</title>" in page
-    assert page.index("The question.") < page.index('id="findings"') < page.index("It fails") < page.index('id="second-part"')
+    assert "<title>Wiring is at fault (sure): set ids = [2, 15, 27] · tiny</title>" in page
+    assert '<p class="question">Title of <em>one</em></p>' in page
+    assert (
+        page.index("<h1>")
+        < page.index('id="findings"')
+        < page.index("The question.")
+        < page.index("It fails")
+        < page.index('id="second-part"')
+    )
     assert "FAILED" not in page
     assert kernel.HEADLESS not in page
     assert "application/x.eaglelab" not in (result.directory / "01_good.ipynb").read_text()
@@ -134,7 +139,7 @@ def test_the_page_of_a_broken_notebook(run):
 def test_the_index_of_a_run_with_broken_notebooks(run):
     _, result, _ = run
     index = result.index.read_text()
-    assert lint(index) == []
+    assert lint(index, scripts=1) == []
     assert "broken notebooks: 2" in index
     assert f'href="tiny/{result.directory.name}/01_good.html"' in index
 
@@ -269,32 +274,6 @@ def test_the_checkouts_notebooks_are_found_without_an_argument(monkeypatch, tmp_
 # pages
 
 
-class Checker(HTMLParser):
-    """What keeps a page from being self-contained and accessible."""
-
-    def __init__(self):
-        super().__init__()
-        self.problems, self.h1 = [], 0
-
-    def handle_starttag(self, tag, attrs):
-        given = {k: v or "" for k, v in attrs}
-        self.h1 += tag == "h1"
-        if tag == "img" and not given.get("alt", "").strip():
-            self.problems.append("an image has no alt text")
-        if tag in ("script", "iframe", "object", "embed", "link"):
-            self.problems.append(f"a <{tag}> tag is on the page")
-        for key in ("src", "srcset", "poster", "data"):
-            if key in given and not given[key].startswith("data:"):
-                self.problems.append(f"<{tag}> loads {given[key]!r}, which is not in the page")
-
-
-def lint(html):
-    checker = Checker()
-    checker.feed(html)
-    checker.close()
-    return checker.problems + ([f"{checker.h1} h1 headings"] if checker.h1 != 1 else [])
-
-
 def page_of(tmp_path, notebook):
     render(notebook, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
@@ -385,61 +364,6 @@ def test_page_is_small_and_asks_for_nothing(tmp_path):
 def test_lint_sees_what_it_is_for():
     found = lint("<h1>a</h1><h1>b</h1><img src='data:x'><script src='https://a'></script><video poster='x.png'></video>")
     assert len(found) == 5
-
-
-# the index
-
-
-def sidecar(root, case, run, text):
-    folder = root / case / run
-    folder.mkdir(parents=True)
-    if text is not None:
-        (folder / "findings.json").write_text(text)
-    return folder
-
-
-def test_the_index_survives_whatever_lies_in_the_folder(tmp_path):
-    findings = [{"id": "x", "title": "t", "status": s} for s in ("fail", "fail", "pass")]
-    good = {
-        "verdict": {
-            "stage": EVIL,
-            "confidence": "sure",
-            "text": "word " * 100,
-            "changes": [
-                {"file": EVIL, "key": "ids", "value": [2, 15, 27], "engine": "sglang"},
-                {"file": "c", "key": "other", "value": 1, "engine": "vllm"},
-            ],
-        },
-        "findings": findings,
-        "notebooks": [{"name": "01 &<b>", "error": None}, {"name": "02_b", "error": "KeyError: 1"}],
-        "provenance": {"date": "2026-01-02T03:04:05Z", "parameters": {"n": EVIL}},
-    }
-    folder = sidecar(tmp_path, "a", "2026-01-02", json.dumps(good))
-    for name in ("01 &<b>", "02_b"):
-        (folder / f"{name}.html").write_text("")
-    (sidecar(tmp_path, "b", "2026-01-03", None) / "01_x.html").write_text("")
-    for i, text in enumerate(("{", "[]", "null", '{"notebooks": 3}', json.dumps(good | {"findings": [{"id": EVIL}]}), "\x00")):
-        sidecar(tmp_path, "c", f"2025-01-0{i}", text)
-    (tmp_path / "README.md").write_text("x")
-    for case, names in (("d", ("02_a", "04_b")), ("e", ("02_a", "08_verdict"))):
-        without = good | {"verdict": None, "notebooks": [{"name": n, "error": None} for n in names]}
-        sidecar(tmp_path, case, "2024-01-01", json.dumps(without))
-    page = write_index(tmp_path).read_text()
-    assert lint(page) == []
-    assert page.count("<tr>") == 1 + 10
-    assert page.index("2026-01-03") < page.index("2026-01-02 03:04:05 UTC") < page.index("2025-01-0")
-    assert "✕</span> 2 fail" in page
-    assert "no verdict in this run (only 02, 04)" in page
-    assert page.count("no verdict in this run</td>") == 1  # its notebook ran and gave none
-    assert "no findings.json: the run did not finish" in page
-    assert "findings.json cannot be read: JSONDecodeError" in page
-    assert page.count(">broke<") == 1
-    assert "word …</p>" in page
-    assert "Change: <code>ids</code> = <code>[2, 15, 27]</code>" in page
-    assert "other" not in page
-    assert 'href="a/2026-01-02/01%20%26%3Cb%3E.html"' in page
-    assert 'href="b/2026-01-03/01_x.html"' in page
-    assert EVIL not in page
 
 
 def test_every_status_has_a_badge():

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eaglelab.findings import SEVERITY, Change, Finding, Status, Verdict, by_severity
+from eaglelab.findings import SEVERITY, Change, Finding, Status, Verdict, by_severity, plain
 
 TEMPLATES = Path(__file__).parent / "template"
 
@@ -193,7 +193,7 @@ def numbers(items: Mapping[str, Any]) -> str:
     if not items:
         return ""
     single, tables = [], ""
-    for name, value in _flat(items):
+    for name, value in _flat(plain(items)):
         if isinstance(value, list) and value and all(isinstance(v, Mapping) for v in value):
             tables += _records(name, value)
         else:

@@ -30,7 +30,7 @@
     const label = document.createElement("label");
     const field = document.createElement("input");
     const said = document.createElement("span");
-    const texts = new Map(rows.map(row => [row, row.textContent.toLowerCase()]));
+    const texts = new Map(rows.map(row => [row, [...row.cells].map(c => c.textContent).join(" ").toLowerCase()]));
     field.type = "search";
     label.append("Filter ", field);
     said.setAttribute("role", "status");
