@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from eaglelab.cache import kept
 from eaglelab.claims import claimed_capture_ids
 from eaglelab.opened import NotGiven, OpenedCase
 from eaglelab.wiring import FINAL, Boundary, Wiring
@@ -128,6 +129,7 @@ class Investigation(OpenedCase):
         ]
 
     @cached_property
+    @kept("the looks at the last state")
     def last_state(self) -> LastState:
         """Whether the last state is normed, by the final norm's weight and lm_head, as far as the target's folder has them.
 
@@ -328,6 +330,7 @@ class Investigation(OpenedCase):
         return named + [v for v in orders if v.feed not in taken]
 
     @cached_property
+    @kept("the feeds, ranked by replay")
     def replays(self) -> tuple[Ranking, list[Replay]]:
         """All feeds ranked at step 0, and the finalists over all steps. The dump's feed and the engine's are always among them.
 
@@ -336,6 +339,7 @@ class Investigation(OpenedCase):
         from eaglelab.replay import rank_feeds
 
         options = {"judge": self.judge, "target_embed": self.boundary_rows, "known": [self.own_replay]}
+        options["unfinished"] = self.results.unfinished
         return rank_feeds(self.drafter, self.replay_samples, self._rows(), self.variants, steps=self.steps, **options)
 
     def replay_of(
@@ -353,7 +357,7 @@ class Investigation(OpenedCase):
         from eaglelab.replay import replay
 
         judge = judge or self.judge
-        options = {"judge": judge, "target_embed": self.boundary_rows, "confidences": confidences}
+        options = {"judge": judge, "target_embed": self.boundary_rows, "confidences": confidences, "unfinished": self.results.unfinished}
         options["probabilities"] = probabilities and judge.head is not None
         return replay(drafter or self.drafter, samples or self.samples, self._rows(), variants, steps=steps or self.steps, **options)
 
@@ -364,6 +368,7 @@ class Investigation(OpenedCase):
         return RowDrafts(self.drafter, sample, self._rows(), variant, steps=self.steps, target_embed=self.boundary_rows)
 
     @cached_property
+    @kept("the replay on the dump's feed")
     def own_replay(self) -> Replay:
         """The replay on the dump's own feed, over all steps, with the target's probabilities where its head judges. All comparisons share it."""
         return self.replay_of([self.feeds.dump], confidences=True, probabilities=True)[0]
@@ -388,6 +393,7 @@ class Investigation(OpenedCase):
             return None
         rows, target_rows = self._rows_to_draft
         options = {"steps": steps or self.steps, "topk": topk, "num_draft_tokens": nodes, "target_embed": target_rows}
+        options["unfinished"] = self.results.unfinished
         samples = self.samples if variant is None else self.replay_samples  # the dump's feed needs no state beyond the dump
         return tree_replay(self.drafter, samples, rows, variant or self.dump_feed, judge or self.judge, **options)
 
@@ -398,10 +404,13 @@ class Investigation(OpenedCase):
     @cached_property
     def places(self) -> tuple[Replay, list[Replay]]:
         """The dump's feed, and each place of fc zeroed and one row late: what they cost."""
+        return self.own_replay, self._places()
+
+    @kept("the replays with a place of fc changed")
+    def _places(self) -> list[Replay]:
         from eaglelab.replay import places_changed
 
-        base = self.feeds.dump
-        return self.own_replay, self.replay_of(places_changed(base), steps=1)
+        return self.replay_of(places_changed(self.feeds.dump), steps=1)
 
     @cached_property
     def engine_flags(self) -> Flags | None:
@@ -434,6 +443,7 @@ class Investigation(OpenedCase):
         return self._choices[0]
 
     @cached_property
+    @kept("the replays of other choices")
     def _choices(self) -> tuple[Ranking, list[Replay]]:
         from dataclasses import replace
 
@@ -505,6 +515,7 @@ class Investigation(OpenedCase):
         return next((r for r in ahead if r.variant.flags is not None), base)
 
     @cached_property
+    @kept("the replay judged by a last state that is normed otherwise")
     def both_targets(self) -> tuple[Replay, Replay, tuple[int, int]]:
         """The dump's feed judged by the target's own choice, and by what a trainer takes for it that norms the last state the other way
         (once more, or not at all); and how often both choices are the same, of all trained positions. On a few samples: the head is read

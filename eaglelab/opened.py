@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eaglelab.cache import Results, kept
 from eaglelab.case import Case, open_case
 from eaglelab.claims import claimed_wiring
 from eaglelab.engines.conventions import Engine, parse_engine
@@ -74,6 +75,8 @@ class OpenedCase:
         self.case = case if isinstance(case, Case) else open_case(case)
         self.max_samples, self.seed, self.device, self.dtype, self.way = max_samples, seed, device, dtype, way
         self._steps = steps
+        self.results = Results(self)
+        """The heavy results; without a cache unless it is given one (`eaglelab.cache.open_results`)."""
 
     # -- configs: no torch ------------------------------------------------------------------------------------------------
 
@@ -237,16 +240,18 @@ class OpenedCase:
 
     @cached_property
     def health(self) -> Health | None:
+        return None if self.dump is None else self._health()
+
+    @kept("the dump's health", by_path=True)
+    def _health(self) -> Health:
         from eaglelab.dumps.health import check_health
 
-        if self.dump is None:
-            return None
         try:
             config = self.drafter_config
         except ValueError:  # `drafter.complete` says why; the dump can be looked at without
             config = None
         vocabulary, width = (config.vocab_size, config.target_hidden_size) if config else (None, None)
-        return check_health(self.dump, self.max_samples, self.seed, vocabulary, width)
+        return check_health(self.dump, self.max_samples, self.seed, vocabulary, width, unfinished=self.results.unfinished)
 
     def need_health(self) -> Health:
         """`health`, or NotGiven."""
@@ -288,10 +293,12 @@ class OpenedCase:
         return [row for s in self.samples[:samples] for row in around_spans(s, tokenizer)]
 
     @cached_property
+    @kept("norm fingerprints")
     def fingerprint(self) -> Fingerprint:
         from eaglelab.fingerprint import fingerprint
 
-        return fingerprint(progress(self.samples, "norms"), total=len(self.dump))
+        samples = progress(self.samples, "norms", unit="samples")
+        return fingerprint(samples, total=len(self.dump), unfinished=self.results.unfinished)
 
     # -- the target -------------------------------------------------------------------------------------------------------
 
@@ -318,11 +325,12 @@ class OpenedCase:
         return ForwardSource(target.path, device=self._torch_device) if way == "forward" else TensorSource(target.path)
 
     @cached_property
+    @kept("the slots' boundaries")
     def identification(self) -> Identification:
         """Which boundary each slot holds. Raises NotGiven."""
         from eaglelab.identify import identify
 
-        return identify(self._spread, self.source, seed=self.seed)
+        return identify(self._spread, self.source, seed=self.seed, unfinished=self.results.unfinished)
 
     @property
     def _spread(self) -> list[Sample]:

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from eaglelab.acceptance import ratio_interval, ratios_apart
+from eaglelab.cache import kept
 from eaglelab.engines.conventions import ConventionError, Engine, parse_engine
 from eaglelab.engines.wiring_report import EngineWiring, engine_wiring
 from eaglelab.opened import DUMP, NotGiven, relative_to_case
@@ -267,6 +268,11 @@ class ServedCase:
         return {} if made is None else {r.index: r.leads for r in made.prediction.requests if r.leads is not None}
 
     def _predict(self, recording: Recording, wiring: Wiring) -> Predicted:
+        name = "a recording" if recording.path is None else recording.path.stem
+        told = (recording.session, recording.requests, wiring)  # of any recording: one of a running server lies nowhere in the case
+        return self.inv.results.of(f"the prediction for {name}", "predicted", lambda: self._walk(recording, wiring), told)
+
+    def _walk(self, recording: Recording, wiring: Wiring) -> Predicted:
         from eaglelab.replay import EMBEDDING, Variant
         from eaglelab.served.predict import from_dump, predict
 
@@ -290,7 +296,8 @@ class ServedCase:
             raise NotGiven(
                 f"how many steps the recording's server drafted ({most} were accepted, {steps} are assumed)", "its session names num_steps"
             )
-        found = predict(recording, inv.drafter, samples, rows, Variant(feed), target_embed=table, steps=steps)
+        options = {"target_embed": table, "steps": steps, "unfinished": inv.results.unfinished}
+        found = predict(recording, inv.drafter, samples, rows, Variant(feed), **options)
         return Predicted(wiring, found, *_pairs(found))
 
     def _layout(self, wiring: Wiring) -> tuple[Boundary, ...] | None:
@@ -352,6 +359,7 @@ class ServedCase:
         return own or target, target
 
     @cached_property
+    @kept("the deviations, ranked by likelihood")
     def variant_fit(self) -> VariantFit:
         """Which deviation reproduces what the server accepted. Raises NotGiven."""
         from eaglelab.served.variant_fit import fit_variants

@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from eaglelab.cache import kept
 from eaglelab.opened import NotGiven
 from eaglelab.timing.errors import TimingError
 from eaglelab.timing.phases import COLUMNS
@@ -100,6 +101,10 @@ class TimingCase:
         """`[timing] trace`: a file, or a folder with one a rank."""
         if self.inv.case.timing.trace is None:
             raise NotGiven("a profiler trace", TRACE)
+        return self._trace()
+
+    @kept("the trace's phases", by_path=True)
+    def _trace(self) -> TraceReport:
         from eaglelab.timing.trace import read_trace
 
         return read_trace(self.inv.case.timing.trace)

@@ -3,6 +3,7 @@
 import os
 
 os.environ.setdefault("EAGLELAB_RAISE", "1")  # a check's unexpected error is a test's failure
+os.environ.setdefault("EAGLELAB_CACHE", "off")  # notebooks compute: nothing that a test sees was computed by another version
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -112,7 +112,7 @@ class Dump:
     def samples(self, max_samples: int | None = 32, seed: int = 0) -> Iterator[Sample]:
         """The chosen samples one by one. What cannot be read is left out and noted in `skipped`; DumpError when nothing can."""
         chosen = self.choose(max_samples, seed)
-        for key in progress(chosen, "samples"):
+        for key in progress(chosen, "reading the dump", unit="samples"):
             try:
                 sample = self.load(key)
             except DumpError as error:

@@ -22,6 +22,7 @@ import pandas as pd
 import torch
 
 from eaglelab.acceptance import ratio
+from eaglelab.cache import Pieces, Unfinished
 from eaglelab.dumps import Dump, DumpError, Sample
 from eaglelab.dumps.one_file import OneFile
 from eaglelab.dumps.raw_folders import RawFolders
@@ -71,15 +72,25 @@ class Health:
 
 
 def check_health(
-    dump: Dump, max_samples: int | None = 32, seed: int = 0, vocab_size: int | None = None, hidden_size: int | None = None
+    dump: Dump,
+    max_samples: int | None = 32,
+    seed: int = 0,
+    vocab_size: int | None = None,
+    hidden_size: int | None = None,
+    unfinished: Unfinished | None = None,
 ) -> Health:
     """Look at a seeded choice of a dump's samples; None = all of them.
 
     vocab_size: token ids from this number on are out of range (only negative ids are known to be wrong without it).
     hidden_size: the target's H; without it the samples are held against the width that most of them have.
+    unfinished: where the samples that were looked at are kept if this is interrupted.
     """
-    reports = [sample_health(dump, key, vocab_size, hidden_size) for key in progress(dump.choose(max_samples, seed), "health")]
-    return gather(dump, reports)
+    done = Pieces() if unfinished is None else unfinished.of("health", vocab_size, hidden_size)
+    keys = dump.choose(max_samples, seed)
+    for key in progress([k for k in keys if k not in done], "health", unit="samples"):
+        done[key] = sample_health(dump, key, vocab_size, hidden_size)
+    done.end()
+    return gather(dump, [done[key] for key in keys])
 
 
 def sample_health(dump: Dump, key: str, vocab_size: int | None = None, hidden_size: int | None = None) -> SampleHealth:

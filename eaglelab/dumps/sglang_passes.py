@@ -54,7 +54,7 @@ class SglangPasses:
     def keys(self, listing: Listing) -> tuple[list[str], list[str]]:
         """(prompts, passes without one). The passes are opened for their positions: a file may hold several prompts or none."""
         names, keys = [name for name in listing.files if PASS.fullmatch(name)], []
-        for name in progress(_targets(listing)[:MOST_PASSES], "passes"):
+        for name in progress(_targets(listing)[:MOST_PASSES], "reading the passes", unit="files"):
             try:
                 prompts = len(_prompts(self._read(listing.root / name), listing.root / name))
             except DumpError:

@@ -21,6 +21,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from eaglelab.cache import Unfinished
 from eaglelab.identify.compare import MIN_ROWS
 from eaglelab.identify.explain import absent, explain
 from eaglelab.identify.result import Anomaly, BySample, Identification, SlotVerdict, over_all, over_samples, sample_line
@@ -38,12 +39,14 @@ SAME_SLOT = 1e-3
 """Two slots nearer than this to each other are the same tensor."""
 
 
-def identify(samples: Iterable[Any], source: Any, *, rows: int = 256, seed: int = 0) -> Identification:
+def identify(
+    samples: Iterable[Any], source: Any, *, rows: int = 256, seed: int = 0, unfinished: Unfinished | None = None
+) -> Identification:
     """Find each slot's boundary in `samples` (of one dump) by comparison with `source`.
 
     `source` is a `ForwardSource` (or has its `hidden_size`, `num_layers` and `visit`), a `Sketch`, or a `TensorSource`, which tells
     only the embedding and the final-normed state. At most `rows` seeded rows a sample are compared. Slots are matched over samples by
-    name. Raises ValueError for no samples or too few rows, and what the source raises.
+    name. unfinished: where the boundaries that were compared are kept if this is interrupted. Raises ValueError for no samples or too few rows, and what the source raises.
     """
     samples = list(samples)
     if not samples:
@@ -54,7 +57,7 @@ def identify(samples: Iterable[Any], source: Any, *, rows: int = 256, seed: int 
     if isinstance(source, Sketch):
         compared = against_sketch(samples, source, names, rows)
     else:
-        compared = against_forward(samples, source, names, rows, seed)
+        compared = against_forward(samples, source, names, rows, seed, unfinished)
     judged = _judge_all(len(samples), len(names), compared, Rule().loosened(compared.dim))
     if isinstance(source, TensorSource):
         find_normed(samples, names, judged, source)

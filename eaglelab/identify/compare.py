@@ -61,6 +61,11 @@ class SampleStats:
         nowhere = torch.zeros(S, P, dtype=torch.int64)
         return cls(torch.full((S, P), torch.inf), nowhere, nowhere.clone(), torch.full((S, texts), torch.inf), nowhere.new_zeros(S, texts))
 
+    def copy(self) -> SampleStats:
+        """With lists and tensors of its own, as far as further boundaries change them."""
+        own = {n: v.clone() if isinstance(v, Tensor) else list(v) if isinstance(v, list) else v for n, v in vars(self).items()}
+        return SampleStats(**own)
+
 
 class Comparison:
     """Takes boundaries in order, for all samples at once; `stats` and `boundaries` are the result."""
@@ -81,6 +86,15 @@ class Comparison:
             self._compare(i, here, self._before[i] if boundary != FINAL else None)
             self._before[i] = here.states
             self._look_elsewhere(i, texts)
+
+    def found(self) -> tuple[list[Boundary], list[SampleStats], list[Tensor | None]]:
+        """What the boundaries so far came to, apart from what the next ones change: for `go_on`."""
+        return list(self.boundaries), [stats.copy() for stats in self.stats], list(self._before)
+
+    def go_on(self, found: tuple[list[Boundary], list[SampleStats], list[Tensor | None]]) -> None:
+        """Stand where another comparison of the same rows and texts stood."""
+        boundaries, stats, before = found
+        self.boundaries, self.stats, self._before = list(boundaries), [s.copy() for s in stats], list(before)
 
     def _compare(self, i: int, here: BoundaryRows, before: Tensor | None) -> None:
         rows, stats = self.rows[i], self.stats[i]

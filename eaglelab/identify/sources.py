@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eaglelab.cache import Pieces, Unfinished
 from eaglelab.identify.compare import MIN_ROWS, BoundaryRows, BoundaryText, Comparison
 from eaglelab.identify.rows import Rows, choose_positions, leading_padding, read_rows, spread
+from eaglelab.target.forward import ForwardSource
 from eaglelab.target.sketch import GRAM_ROWS, Sketch, gram, order_values, projection
 from eaglelab.wiring import FINAL, Boundary
 
@@ -38,8 +40,13 @@ class Compared:
         return FINAL in self.comparison.boundaries
 
 
-def against_forward(samples: Sequence[Any], source: Any, names: tuple[str, ...], rows: int, seed: int) -> Compared:
-    """Compare with boundaries that `source.visit` hands over one after another, in full width."""
+def against_forward(
+    samples: Sequence[Any], source: Any, names: tuple[str, ...], rows: int, seed: int, unfinished: Unfinished | None = None
+) -> Compared:
+    """Compare with boundaries that `source.visit` hands over one after another, in full width.
+
+    unfinished: where the last boundary of an interrupted run is kept, with what was found up to it: a forward goes on from its states.
+    """
     starts = [leading_padding(sample) for sample in samples]
     positions = [choose_positions(sample, start, rows, seed + i) for i, (sample, start) in enumerate(zip(samples, starts, strict=True))]
     vocab_size = getattr(source, "vocab_size", None)
@@ -49,12 +56,21 @@ def against_forward(samples: Sequence[Any], source: Any, names: tuple[str, ...],
     width, signs = source.hidden_size, projection(source.hidden_size, SEARCH_DIM)
     read = [read_rows(samples[i], names, positions[i], starts[i], width, signs, False, spread(len(positions[i]))) for i in used]
     comparison = Comparison(read, token_ids, list(range(len(used))))
+    told = (getattr(source, "kind", ""), getattr(source, "up_to", None), [samples[i].key for i in used], names, rows, seed)
+    done = Pieces() if unfinished is None else unfinished.of("boundaries", *told)
 
     def visit(boundary: Boundary, states: Sequence[Tensor]) -> None:
         comparison.add(boundary, [_at_rows(*pair) for pair in zip(states, read, strict=True)], [_text(state, signs) for state in states])
+        if isinstance(source, ForwardSource) and boundary != FINAL:
+            done["last"] = boundary, list(states), comparison.found()
 
-    if used:
+    if used and "last" in done:
+        boundary, states, found = done["last"]
+        comparison.go_on(found)
+        source.visit(token_ids, visit, (boundary, [s.to(source.device) for s in states]))
+    elif used:
         source.visit(token_ids, visit)
+    done.end()
     note = (
         f"compared {sum(len(positions[i]) for i in used):,} of {sum(map(len, token_ids)):,} rows of {len(used)} of {len(samples)} samples "
         f"(at most {rows:,} a sample, seed {seed}; first tokens and padding left out)"

@@ -97,8 +97,9 @@ class Judge:
             asked, head = [touched_positions(s) for s in new], self.head
             found = target_argmax(self.states(new, asked, device), head.lm_head, scale=head.scale, softcap=head.softcap)[1].cpu()
             for sample, positions, values in zip(new, asked, found.split([len(a) for a in asked]), strict=True):
-                self._logsumexp[sample.key] = torch.full((len(sample.token_ids),), torch.inf)
-                self._logsumexp[sample.key][positions] = values
+                whole = torch.full((len(sample.token_ids),), torch.inf)
+                whole[positions] = values
+                self._logsumexp[sample.key] = whole
         return self._logsumexp
 
     def states(self, samples: list[Sample], positions: list[Tensor], device: str = "cpu") -> Tensor:

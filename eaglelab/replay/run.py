@@ -7,6 +7,7 @@ choice after position t+1+k.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -16,11 +17,12 @@ import torch
 from torch import Tensor
 
 from eaglelab.acceptance import StepCounts, Walk
+from eaglelab.cache import Pieces, Unfinished
 from eaglelab.drafter.chains import Packed, draft_chains
 from eaglelab.drafter.embedding import EmbeddingError, EmbeddingRows
 from eaglelab.drafter.model import Drafter
 from eaglelab.dumps import Sample
-from eaglelab.progress import progress
+from eaglelab.progress import counting
 from eaglelab.replay.answers import Answers, Judge, trained_positions
 from eaglelab.replay.variants import EMBEDDING, Source, Variant
 from eaglelab.replay.walk import walk_sample
@@ -151,6 +153,7 @@ def replay(
     confidences: bool = True,
     probabilities: bool = False,
     target_embed: EmbeddingRows | None = None,
+    unfinished: Unfinished | None = None,
 ) -> list[Replay]:
     """Run every variant over the samples, on the drafter's device and in its dtype.
 
@@ -159,6 +162,7 @@ def replay(
     probabilities: also the target's probability of each drafted token and the overlap of both distributions (needs a judge with lm_head; costs one
     product with the draft vocabulary's rows of lm_head a step).
     target_embed: the target's rows, where `embed` are those of a table of the drafter's own: for boundary 0, and for `Flags.target_embedding`.
+    unfinished: where groups of samples that are whole are kept if this is interrupted, and where the same call finds them.
     Returns one `Replay` a variant, in order.
     Raises EmbeddingError when a token has no embedding row or the rows have another width, ValueError when a variant does not fit the drafter.
     """
@@ -171,31 +175,54 @@ def replay(
     device, dtype = drafter.fc.weight.device, drafter.fc.weight.dtype
     table = embed.to(device, dtype)
     target_table = table if target_embed is None else target_embed.to(device, dtype)
-    outcomes: list[list[SampleOutcome]] = [[] for _ in variants]
-    shares: list[list[Tensor]] = [[] for _ in variants]
     groups = list(batches(samples, min(BATCH_ROWS, rows_that_fit(drafter, variants, steps))))
     judge.answers(list(samples), str(device))  # of all samples at once: the head is read once
     scores = _Probabilities(drafter, list(samples), judge) if probabilities else None
-    bar = progress(range(len(groups) * len(variants)), "replay")
-    for group in groups:
-        batch = FusedBatch(drafter, group, target_table, device, dtype)
-        plan = _Plan(group, judge.answers(group), batch.packed, steps)
-        if scores is not None:
-            scores.start(group, plan)
-        for alike in same_chains(variants):
-            variant = variants[alike[0]]
-            fused, share = batch.fuse(variant)
-            rows = target_table if variant.flags is not None and variant.flags.target_embedding else table
-            drafts = plan.draft(drafter, batch.packed, fused, rows, variant, confidences, scores)
-            for i in alike:
-                next(bar)
-                shares[i].append(share)
-                outcomes[i] += plan.outcomes(drafts, draft_to_target(drafter, variants[i]), drafter.config.vocab_size)
+    judged = (judge.judged_by, judge.last, judge.norm_last)
+    done = pieces_of(unfinished, "replay", drafter, samples, tuple(variants), steps, confidences, probabilities, judged)
+    todo = [i for i in range(len(groups)) if i not in done]
+    with counting(len(todo) * len(variants), "replay", said=f"{len(samples):,} samples") as step:
+        for number in todo:
+            group = groups[number]
+            batch = FusedBatch(drafter, group, target_table, device, dtype)
+            plan = _Plan(group, judge.answers(group), batch.packed, steps)
+            if scores is not None:
+                scores.start(group, plan)
+            found: dict[int, tuple[Tensor, list[SampleOutcome]]] = {}
+            for alike in same_chains(variants):
+                variant = variants[alike[0]]
+                fused, share = batch.fuse(variant)
+                rows = target_table if variant.flags is not None and variant.flags.target_embedding else table
+                drafts = plan.draft(drafter, batch.packed, fused, rows, variant, confidences, scores)
+                for i in alike:
+                    found[i] = share.cpu(), plan.outcomes(drafts, draft_to_target(drafter, variants[i]), drafter.config.vocab_size)
+                    step()
+            done[number] = found
+    parts = [[done[number][i] for number in range(len(groups))] for i in range(len(variants))]
+    done.end()
     known = all(s.loss_mask is not None for s in samples)
     return [
-        Replay(v, steps, tuple(o), judge.judged_by, known, tuple(_mean_shares(s)))
-        for v, o, s in zip(variants, outcomes, shares, strict=True)
+        Replay(v, steps, tuple(o for _, mine in part for o in mine), judge.judged_by, known, tuple(_mean_shares([s for s, _ in part])))
+        for v, part in zip(variants, parts, strict=True)
     ]
+
+
+def pieces_of(unfinished: Unfinished | None, name: str, drafter: Drafter, samples: Sequence[Sample], *told: Any) -> Pieces:
+    """The parts of this computation that an interrupted run of it left. told: what tells it from others with the same weights and samples."""
+    if unfinished is None:
+        return Pieces()
+    texts = [(s.key, len(s.token_ids), len(s.slots)) for s in samples]
+    return unfinished.of(name, _weights(drafter), drafter.fc.weight.dtype, texts, *told)
+
+
+def _weights(drafter: Drafter) -> str:
+    """Tells drafters of one case apart: a digest of their tensors' shapes, whole vocabulary maps, and a few values of all others."""
+    found = hashlib.sha256()
+    for name, tensor in drafter.state_dict().items():
+        flat = tensor.reshape(-1)
+        some = flat if not tensor.is_floating_point() else flat[:: max(1, len(flat) // 64)].float()
+        found.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode() + some.cpu().numpy().tobytes())
+    return found.hexdigest()
 
 
 def judged_again(result: Replay, samples: Sequence[Sample], judge: Judge, to_target: Tensor) -> Replay:

@@ -18,15 +18,16 @@ import torch
 from torch import Tensor
 
 from eaglelab.acceptance import Walk
+from eaglelab.cache import Unfinished
 from eaglelab.drafter.attention import chain_attention
 from eaglelab.drafter.chains import Cache, first_step
 from eaglelab.drafter.embedding import EmbeddingError, EmbeddingRows
 from eaglelab.drafter.model import Drafter, Flags, StepOutput
 from eaglelab.dumps import Sample
 from eaglelab.dumps.mask import spans
-from eaglelab.progress import progress
+from eaglelab.progress import counting
 from eaglelab.replay.answers import Judge
-from eaglelab.replay.run import BATCH_ROWS, FusedBatch, batches, check_variant, draft_to_target, rows_that_fit
+from eaglelab.replay.run import BATCH_ROWS, FusedBatch, batches, check_variant, draft_to_target, pieces_of, rows_that_fit
 from eaglelab.replay.tree_choice import Candidates, check_tree
 from eaglelab.replay.variants import Variant
 from eaglelab.replay.walk import NEAR_TIE, AnswerWalk, walk_answer
@@ -117,12 +118,13 @@ def tree_replay(
     topk: int,
     num_draft_tokens: int | None = None,
     target_embed: EmbeddingRows | None = None,
+    unfinished: Unfinished | None = None,
 ) -> TreeReplay:
     """Walk through every answer with trees of `num_draft_tokens` nodes, the root included (of a chain, topk 1: steps + 1).
 
     judge: says what counts as right; by default the text's token does. Where a head's choice is not the text's token, the walk goes on by
     the text, and a branch by what it drafted. embed: also the rows of the tokens that are drafted, of the whole draft vocabulary to be safe.
-    target_embed: as for `replay`.
+    target_embed, unfinished: as for `replay`.
     Raises ValueError for a tree that cannot be or a variant that does not fit, EmbeddingError for a token without a row.
     """
     nodes = check_tree(steps, topk, num_draft_tokens)
@@ -137,14 +139,20 @@ def tree_replay(
     table = embed.to(device, dtype)
     target_table = table if target_embed is None else target_embed.to(device, dtype)
     judge.answers(list(samples), str(device))
-    outcomes: list[TreeOutcome] = []
     groups = list(batches(samples, min(BATCH_ROWS, rows_that_fit(drafter, [variant], 1))))
-    for group in progress(groups, "trees"):
-        batch = FusedBatch(drafter, group, target_table, device, dtype)
-        rows = target_table if variant.flags is not None and variant.flags.target_embedding else table
-        trees = _Trees(drafter, batch, variant, rows, steps, topk, nodes)
-        outcomes += trees.outcomes(group, [a.token for a in judge.answers(group)])
-    return TreeReplay(variant, steps, topk, nodes, tuple(outcomes), judge.judged_by)
+    told = (variant, steps, topk, nodes, judge.judged_by, judge.last, judge.norm_last)
+    done = pieces_of(unfinished, "trees", drafter, samples, *told)
+    todo = [i for i in range(len(groups)) if i not in done]
+    with counting(len(todo), "draft trees", said=f"{len(samples):,} samples") as step:
+        for number in todo:
+            batch = FusedBatch(drafter, groups[number], target_table, device, dtype)
+            rows = target_table if variant.flags is not None and variant.flags.target_embedding else table
+            trees = _Trees(drafter, batch, variant, rows, steps, topk, nodes)
+            done[number] = trees.outcomes(groups[number], [a.token for a in judge.answers(groups[number])])
+            step()
+    outcomes = tuple(o for number in range(len(groups)) for o in done[number])
+    done.end()
+    return TreeReplay(variant, steps, topk, nodes, outcomes, judge.judged_by)
 
 
 @dataclass

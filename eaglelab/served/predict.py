@@ -17,11 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from eaglelab.cache import Unfinished
 from eaglelab.drafter.embedding import EmbeddingRows
 from eaglelab.drafter.model import Drafter
 from eaglelab.dumps import Sample
+from eaglelab.progress import counting
 from eaglelab.replay import Judge, TargetHead, Variant
-from eaglelab.replay.run import BATCH_ROWS, FusedBatch, batches, check_variant, check_width, draft_to_target, rows_that_fit
+from eaglelab.replay.run import BATCH_ROWS, FusedBatch, batches, check_variant, check_width, draft_to_target, pieces_of, rows_that_fit
 from eaglelab.replay.walk import NEAR_TIE, AnswerWalk
 from eaglelab.served.counts import ServedCounts
 from eaglelab.served.leads import AnswerRows, leads
@@ -213,12 +215,14 @@ def predict(
     topk: int | None = None,
     num_draft_tokens: int | None = None,
     target_embed: EmbeddingRows | None = None,
+    unfinished: Unfinished | None = None,
 ) -> Prediction:
     """Walk through every answer of a recording as its engine should have, and compare.
 
     samples: the target's states along each request's prompt and answer, from `states_of` or `from_dump`. variant: what the engine feeds.
     judge: with the target's head it tells how much of the text is its argmax; the walk itself goes by the text.
     steps, topk, num_draft_tokens: by default what the recording's session says; topk is 1 where it says nothing.
+    unfinished: as for `replay`.
     Raises ValueError where the number of steps is not known, and what `replay` and `tree_replay` raise.
     """
     session = recording.session
@@ -232,12 +236,12 @@ def predict(
     samples = [by_key[_key(r)] for r in asked]
     if topk == 1:
         nodes = steps + 1
-        walks, drafted = _chains(drafter, samples, embed, target_embed, variant, steps)
+        walks, drafted = _chains(drafter, samples, embed, target_embed, variant, steps, unfinished)
     else:
         drafted = [None] * len(asked)
         from eaglelab.replay.tree import tree_replay
 
-        options = {"steps": steps, "topk": topk, "num_draft_tokens": nodes, "target_embed": target_embed}
+        options = {"steps": steps, "topk": topk, "num_draft_tokens": nodes, "target_embed": target_embed, "unfinished": unfinished}
         walks = [w for o in tree_replay(drafter, samples, embed, variant, **options).outcomes for w in o.walks]
     agrees, ties = _sureness(judge, samples, next(drafter.parameters()).device)
     found = tuple(
@@ -316,7 +320,13 @@ def _common(one: Tensor, other: Tensor) -> int:
 
 
 def _chains(
-    drafter: Drafter, samples: list[Sample], embed: EmbeddingRows, target_embed: EmbeddingRows | None, variant: Variant, steps: int
+    drafter: Drafter,
+    samples: list[Sample],
+    embed: EmbeddingRows,
+    target_embed: EmbeddingRows | None,
+    variant: Variant,
+    steps: int,
+    unfinished: Unfinished | None,
 ) -> tuple[list[AnswerWalk], list[np.ndarray]]:
     """The walk through each sample's answer, and the right drafted tokens [r] from each of its rows. Raises what `replay` raises."""
     check_variant(variant, drafter, samples)
@@ -326,14 +336,21 @@ def _chains(
     target = table if target_embed is None else target_embed.to(device, dtype)
     rows = target if variant.flags is not None and variant.flags.target_embedding else table
     ids, options = draft_to_target(drafter, variant), {"token_shift": variant.token_shift, "flags": variant.flags}
-    walks, drafted = [], []
-    for group in batches(samples, min(BATCH_ROWS, rows_that_fit(drafter, [variant], steps))):
-        batch = FusedBatch(drafter, group, target, device, dtype)
-        said = [torch.cat([s.token_ids[1:], s.token_ids.new_tensor([-1])]) for s in group]
-        at = AnswerRows.of(group, said, batch.packed.starts, steps)
-        lead = leads(drafter, batch.packed, batch.fuse(variant)[0], rows, at, ids, **options)[0]
-        walks += [next(iter(at.walks(i, lead)), AnswerWalk((), 0, cut=False)) for i in range(len(group))]
-        drafted += [np.array([*at.of_sample(i, lead).values()], dtype=np.int64) for i in range(len(group))]
+    groups = list(batches(samples, min(BATCH_ROWS, rows_that_fit(drafter, [variant], steps))))
+    done = pieces_of(unfinished, "walks", drafter, samples, variant, steps)
+    todo = [i for i in range(len(groups)) if i not in done]
+    with counting(len(todo), "predictions", said=f"{len(samples):,} answers") as step:
+        for number in todo:
+            group = groups[number]
+            batch = FusedBatch(drafter, group, target, device, dtype)
+            said = [torch.cat([s.token_ids[1:], s.token_ids.new_tensor([-1])]) for s in group]
+            at = AnswerRows.of(group, said, batch.packed.starts, steps)
+            lead = leads(drafter, batch.packed, batch.fuse(variant)[0], rows, at, ids, **options)[0]
+            walks = [next(iter(at.walks(i, lead)), AnswerWalk((), 0, cut=False)) for i in range(len(group))]
+            done[number] = walks, [np.array([*at.of_sample(i, lead).values()], dtype=np.int64) for i in range(len(group))]
+            step()
+    walks, drafted = ([x for number in range(len(groups)) for x in done[number][side]] for side in (0, 1))
+    done.end()
     return walks, drafted
 
 

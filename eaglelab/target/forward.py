@@ -27,6 +27,8 @@ from eaglelab.target.weights import WeightPlan
 from eaglelab.wiring import FINAL
 
 Visit = Callable[[int | str, list[Tensor]], Any]
+Reached = tuple[int, list[Tensor]]
+"""A boundary, and its states: one [T, H] per sample."""
 FINAL_NORMS = tuple(name.split(".")[0] for name in NORMS)
 
 
@@ -40,9 +42,9 @@ class ForwardSource:
         self.hidden_size: int = checkpoint.hidden_size
         self.vocab_size: int = checkpoint.vocab_size
 
-    def visit(self, token_ids: list[Tensor], visit: Visit) -> None:
+    def visit(self, token_ids: list[Tensor], visit: Visit, after: Reached | None = None) -> None:
         """`visit_boundaries` of this target."""
-        visit_boundaries(self.path, token_ids, visit, up_to=self.up_to, dtype=self.dtype, device=self.device)
+        visit_boundaries(self.path, token_ids, visit, up_to=self.up_to, dtype=self.dtype, device=self.device, after=after)
 
 
 @torch.no_grad()
@@ -54,12 +56,14 @@ def visit_boundaries(
     up_to: int | None = None,
     dtype: str | torch.dtype = "auto",
     device: str = "cpu",
+    after: Reached | None = None,
 ) -> None:
     """Run the target over all samples and call `visit(boundary, states)` at each boundary, in order 0, 1, …, N, `FINAL`.
 
     path: a checkpoint folder. token_ids: one [T] integer tensor per sample. up_to: the last boundary wanted (its layers alone are
     read), None for all and `FINAL`. dtype: "auto" is the checkpoint's own; else float32, bfloat16 or float16.
     states: one [T, H] per sample, on `device` in that dtype, not to be changed. Boundary 0 is what enters layer 0.
+    after: a boundary 0..N that an earlier run of the same samples reached, with its states: only later ones are computed and visited.
     In memory are the states twice, one layer (its experts fused one by one), and the embedding rows of these tokens.
 
     Raises CheckpointError (files; missing or unreadable tensors) and ForwardError (settings, token ids, an architecture that
@@ -72,9 +76,10 @@ def visit_boundaries(
     target.load_rest(samples, to_end=up_to is None)
 
     traces = [trace_calls(target.skeleton, ids.to(target.device), last) for ids in samples]
-    states = [trace.embedded for trace in traces]  # per sample [T, H]
-    visit(0, states)
-    for layer in progress(range(last), "layers of the target"):
+    begin, states = after or (0, [trace.embedded for trace in traces])  # per sample [T, H]
+    if after is None:
+        visit(0, states)
+    for layer in progress(range(begin, last), "the target's forward", unit="layers"):
         with target.layer(layer) as module:
             states = [trace.calls[layer](module, h) for trace, h in zip(traces, states, strict=True)]  # per sample [T, H]
         visit(layer + 1, states)

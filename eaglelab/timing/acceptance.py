@@ -8,11 +8,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from eaglelab.acceptance import ratio_interval
+from eaglelab.cache import kept
 from eaglelab.timing.setting import Setting
 
 if TYPE_CHECKING:
     from eaglelab.investigation import Investigation
-    from eaglelab.replay import Judge
+    from eaglelab.replay import Judge, Replay
+    from eaglelab.replay.tree import TreeReplay
 
 DEEPEST = 7
 """Steps of the longest chain that is replayed: as far as SGLang's adaptive table goes (0.5.23, speculative/adaptive_spec_params.py)."""
@@ -88,7 +90,7 @@ class ReplayedAcceptance:
 
         if deepest not in self._replayed:
             made = vars(self.inv).get("own_replay") if deepest == self.inv.steps else None
-            replayed = made or self.inv.replay_of([self.inv.dump_feed], steps=deepest, judge=self._judge)[0]
+            replayed = made or self._replay(deepest)
             found: dict[int, Expected | None] = {}
             for k in range(1, deepest + 1):
                 walks = [
@@ -99,9 +101,17 @@ class ReplayedAcceptance:
             self._replayed[deepest] = found
         return self._replayed[deepest]
 
+    @kept("the replay of long chains")
+    def _replay(self, deepest: int) -> Replay:
+        return self.inv.replay_of([self.inv.dump_feed], steps=deepest, judge=self._judge)[0]
+
+    @kept("the replay of draft trees")
+    def _tree_replay(self, steps: int, topk: int, draft_tokens: int) -> TreeReplay | None:
+        return self.inv.tree_replay(steps=steps, topk=topk, num_draft_tokens=draft_tokens, judge=self._judge)
+
     def _tree(self, setting: Setting) -> Expected | None:
         try:
-            tree = self.inv.tree_replay(steps=setting.steps, topk=setting.topk, num_draft_tokens=setting.draft_tokens, judge=self._judge)
+            tree = self._tree_replay(setting.steps, setting.topk, setting.draft_tokens)
         except ValueError:  # rows of the draft vocabulary are missing, or the tree cannot be
             return None
         if tree is None or tree.walk is None:

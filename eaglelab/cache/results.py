@@ -1,0 +1,154 @@
+"""The heavy results of one investigation: each computed once, by whichever kernel comes first, and taken from the user's cache after that."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from eaglelab.cache import codec
+from eaglelab.cache.folder import CacheWarning, Folder, open_folder
+from eaglelab.cache.unfinished import Unfinished
+from eaglelab.progress import stage
+
+if TYPE_CHECKING:
+    from eaglelab.opened import OpenedCase
+
+T = TypeVar("T")
+
+WORTH = 0.3
+"""Seconds of computing from which a result is kept."""
+SINCE = "EAGLELAB_CACHE_SINCE"
+"""Seconds since 1970: results that were computed before are computed again. `eaglelab report --fresh` sets it, so that its notebooks share
+theirs."""
+PIECES = ".pieces"
+_left: dict[str, dict[str, dict]] = {}
+"""Pieces of interrupted computations of this process, by the result's key: a notebook that is run again opens the case again."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """A result that came from the cache."""
+
+    result: str
+    computed: str
+    """When, UTC: `2026-11-30 20:11`."""
+    seconds: float
+    """What computing it took then."""
+
+    def to_json(self) -> dict[str, Any]:
+        return vars(self)
+
+    def __str__(self) -> str:
+        return f"{self.result} (computed {self.computed} UTC, {self.seconds:.1f} s)"
+
+
+class Results:
+    """Of one investigation. Without a folder nothing is read or written; what is interrupted goes on all the same."""
+
+    def __init__(self, inv: OpenedCase, folder: Folder | None = None, since: float = 0.0, worth: float = WORTH) -> None:
+        self.inv, self.folder, self.since, self.worth = inv, folder, since, worth
+        self.unfinished = Unfinished(None if folder is None else _left)
+        self.used: list[Use] = []
+
+    @functools.cached_property
+    def inputs(self) -> Any:
+        """The case's inputs as they are when the first result is asked for."""
+        from eaglelab.cache.key import inputs_of
+
+        return inputs_of(self.inv.case)
+
+    @functools.cached_property
+    def case_key(self) -> str:
+        from eaglelab.cache.key import key_of
+
+        return key_of(self.inv, self.inputs)
+
+    def of(self, title: str, name: str, compute: Callable[[], T], arguments: tuple[Any, ...] = (), by_path: bool = False) -> T:
+        """A result of the case, which `compute` computes where the cache does not have it.
+
+        title: what people call it. name, arguments: what tells it from the case's other results. by_path: it names places on this disk.
+        """
+        key = self._key(name, arguments, by_path)
+        if self.folder is None:
+            with stage(title), self.unfinished.work(key):
+                return compute()
+        found = self._read(key)
+        if found is None:
+            with self.folder.alone(key):
+                found = self._read(key)
+                if found is None:
+                    return self._compute(title, key, compute)
+        value, about = found
+        self.used.append(Use(title, about["computed"], about["seconds"]))
+        return value
+
+    def _key(self, name: str, arguments: tuple[Any, ...], by_path: bool) -> str:
+        told = codec.dump(arguments, {"name": name, "root": os.fspath(self.inv.case.root.resolve()) if by_path else ""})
+        of_case = b"" if self.folder is None else self.case_key.encode()
+        return hashlib.sha256(of_case + told).hexdigest()[:40]
+
+    def _read(self, key: str) -> tuple[Any, dict[str, Any]] | None:
+        found = self.folder.read(key)
+        return found if found is not None and found[1]["at"] >= self.since else None
+
+    def _compute(self, title: str, key: str, compute: Callable[[], T]) -> T:
+        pieces = f"{key}{PIECES}"
+
+        def load() -> dict[str, dict]:
+            found = self.folder.read(pieces)
+            return {} if found is None or found[1]["at"] < self.since else found[0]
+
+        def save(parts: dict[str, dict]) -> None:
+            if not self.inputs.changed():
+                self.folder.write(pieces, parts, self._about(title, 0.0), quiet=True)
+
+        start = time.monotonic()
+        with stage(title), self.unfinished.work(key, load, save):
+            value = compute()
+        seconds = time.monotonic() - start
+        if seconds >= self.worth:
+            if self.inputs.changed():
+                warnings.warn(f"{title} is not kept in the cache: files of the case changed while it was open", CacheWarning, stacklevel=2)
+            else:
+                self.folder.write(key, value, self._about(title, seconds))
+        self.folder.remove(pieces)
+        return value
+
+    def _about(self, title: str, seconds: float) -> dict[str, Any]:
+        now = datetime.now(UTC)
+        return {"title": title, "computed": now.strftime("%Y-%m-%d %H:%M"), "at": now.timestamp(), "seconds": round(seconds, 2)}
+
+
+def kept(title: str, by_path: bool = False) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """For a method of an investigation, or of a part of one (with `inv`): its result is one of the case's, see `Results.of`."""
+
+    def of(method: Callable[..., T]) -> Callable[..., T]:
+        @functools.wraps(method)
+        def asked(self: Any, *arguments: Any) -> T:
+            results = getattr(self, "inv", self).results
+            return results.of(title, method.__qualname__, functools.partial(method, self, *arguments), arguments, by_path)
+
+        return asked
+
+    return of
+
+
+def open_results(inv: OpenedCase, fresh: bool = False) -> Results:
+    """With the user's cache, where it is on. fresh: what was computed before now is computed again."""
+    since = time.time() if fresh else _since()
+    return Results(inv, open_folder(), since)
+
+
+def _since() -> float:
+    try:
+        return float(os.environ.get(SINCE) or 0)
+    except ValueError:
+        warnings.warn(f"{SINCE} is {os.environ[SINCE]!r}, expected seconds since 1970: left out", CacheWarning, stacklevel=3)
+        return 0.0
