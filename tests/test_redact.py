@@ -158,8 +158,9 @@ def test_sample_keys_are_numbered_also_where_they_are_digits(words):
 
 
 def test_token_ids_are_known_by_their_column(redactor):
-    rows = redactor.rows(["token_id", "token", "tokens", "layer ids", "v0"], [[48123, 4812, 4812, [2, 30, 58], 0.5]])
-    assert rows == [["‹token id›", "‹token id›", 4812, [2, 30, 58], "‹state›"]]
+    rows = redactor.rows(["token id", "token", "tokens", "layer ids", "v0", "17"], [["48123", 4812, 4812, [2, 30, 58], 0.5, 0.25]])
+    assert rows == [["‹token id›", "‹token id›", 4812, [2, 30, 58], "‹state›", "‹state›"]]
+    assert redactor.rows(["slot", "0", "1"], [[0, 1.0, 0.25]]) == [[0, 1.0, 0.25]], "no tokens: these are cosines"
     assert redactor.value({"prompt_token_ids": [5, 6], "uncovered": [{"token": 7, "count": 8}]}) == {
         "prompt_token_ids": ["‹token id›"] * 2,
         "uncovered": [{"token": "‹token id›", "count": 8}],
@@ -229,6 +230,7 @@ def test_a_finding_is_redacted_by_the_names_of_its_numbers_and_as_it_is_stored(v
 
 def test_tokens_have_no_text_behind_the_veil(veil):
     assert tokens.token_texts(None, [5, 48123]) == ["▇▇", "▇▇▇▇▇▇"]
+    assert list(map(blocks, ["␣word", "␣", "", "a" * 99])) == ["␣▇▇▇▇", "▇", "▇", "▇" * 12]
 
 
 # -- the last look -------------------------------------------------------------------------------------------------------------------------
@@ -344,7 +346,7 @@ def runs(tmp_path_factory, books):
 def test_no_file_of_a_redacted_run_holds_a_canary(runs):
     hidden, plain = runs
     canaries = {*SECRETS.values(), *ENVIRONMENT.values(), HOST, FILE, SAMPLE, "MIIQxpem", *(w for i in IDS.tolist() for w in [word(i)])}
-    canaries |= {" ".join(SENTENCE.split()[i : i + 3]) for i in range(len(SENTENCE.split()) - 2)}
+    canaries |= {"every token of the target twice", "target twice before the", "server answers at noon"}
     spelt = {s for canary in canaries for s in spellings(canary) if len(s) > 5}
     found, held = set(), set()
     for where, text in texts(hidden.directory.parent):

@@ -77,8 +77,9 @@ def mark(kind: str, number: int | None = None) -> str:
 
 
 def blocks(text: str) -> str:
-    """A token's text as blocks of its length."""
-    return BLOCK * min(max(1, len(text)), LONGEST)
+    """A token's text as blocks of its length; a space before it stays, so that words are seen."""
+    spaced = text.startswith("␣") and text != "␣"
+    return "␣" * spaced + BLOCK * min(max(1, len(text) - spaced), LONGEST)
 
 
 def count(text: str) -> Counter[str]:

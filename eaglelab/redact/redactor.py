@@ -13,10 +13,10 @@ from eaglelab.redact.names import Names
 from eaglelab.redact.patterns import by_look
 from eaglelab.redact.vocabulary import LETTERS, RUN, WORD, Vocabulary
 
-TOKEN_IDS = re.compile(r"(?i)(?:.*_)?token_ids?|(?:right |drafted )?token|input_ids|token index|(?:.*_)?token_index|bos|eos")
+TOKEN_IDS = re.compile(r"(?i)(?:.*[_ ])?token[_ ](?:ids?|index)|(?:right |drafted )?token|input_ids|bos|eos")
 """Names of columns and keys whose whole numbers are token ids. `tokens` counts them, `id` and `ids` are layers."""
-STATES = re.compile(r"v\d+")
-"""Names of columns that hold values of hidden states."""
+STATES = re.compile(r"v?\d+")
+"""Names of columns that hold values of hidden states, in a table that names tokens too."""
 SAMPLES = re.compile(r"(?i)sample|key|captured|dump|other|request")
 """Names of columns and keys whose texts are sample keys."""
 CHUNK = re.compile(r"\w+(?:[-.@/\\+~&'’]+\w+)*")
@@ -78,19 +78,27 @@ class Redactor:
         if isinstance(value, (list, tuple)):
             inner = "token_ids" if name == "tokens" and all(type(v) is int for v in value) else name
             return [self.value(v, inner) for v in value]
-        if isinstance(value, str):
+        if isinstance(value, str) and not (TOKEN_IDS.fullmatch(name) and _is_id(value)):
             return self.sample(value) if SAMPLES.fullmatch(name) and value in self.known.samples else self.text(value)
-        if STATES.fullmatch(name) and isinstance(value, float):
-            return mark("state")
-        if TOKEN_IDS.fullmatch(name) and not isinstance(value, (bool, float)) and value is not None and str(value).lstrip("-").isdigit():
-            return mark("token id")
-        return value
+        return mark("token id") if TOKEN_IDS.fullmatch(name) and _is_id(value) else value
 
     def rows(self, columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
         """A table's cells, by the names of their columns; a table of names and values by the names in its rows."""
         if list(columns) == ["name", "value"]:
             return [[row[0], self.value(row[1], str(row[0]).rpartition(".")[2])] for row in rows]
-        return [[self.value(v, str(c)) for c, v in zip(columns, row, strict=True)] for row in rows]
+        of_tokens = any(TOKEN_IDS.fullmatch(str(c)) for c in columns)
+        states = [of_tokens and STATES.fullmatch(str(c)) is not None for c in columns]
+        return [
+            [
+                mark("state") if state and isinstance(v, float) else self.value(v, str(c))
+                for c, v, state in zip(columns, row, states, strict=True)
+            ]
+            for row in rows
+        ]
+
+
+def _is_id(value: Any) -> bool:
+    return not isinstance(value, (bool, float)) and str(value).removeprefix("-").isdigit()
 
 
 def _end_of(words: list[re.Match[str]], i: int, text: str) -> int:
