@@ -18,6 +18,7 @@ from packaging.version import Version
 from eaglelab.case import TEMPLATE
 from eaglelab.checks.explain import reference as checks_page
 from eaglelab.cli import build_parser
+from eaglelab.commands.report import INTERRUPTED
 from eaglelab.engines.conventions import USUAL_DEFAULT, CannotFeed, convention_for, table
 
 FOLDER = Path(__file__).resolve().parent
@@ -47,6 +48,7 @@ EXIT_CODES = (
     ("1", "`report`", "a notebook broke"),
     ("2", "every command", "unusable input; the message says what, and what was expected"),
     ("3", "`check`", "nothing fails, and something cannot be told"),
+    (str(INTERRUPTED), "`report`", "interrupted; what was finished is kept, and the command that goes on is printed"),
 )
 
 
