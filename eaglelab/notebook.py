@@ -12,6 +12,8 @@ front end shows; the report runner collects it from there.
 from __future__ import annotations
 
 import os
+import sys
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +28,7 @@ from eaglelab.reports import parts, shown
 from eaglelab.reports.shown import frame
 
 if TYPE_CHECKING:
+    from eaglelab.cache import Results
     from eaglelab.explore import Explorer
     from eaglelab.investigation import Investigation
 
@@ -35,7 +38,7 @@ VEIL = install()
 """Where the report is redacted, what everything passes that is shown or recorded; else None."""
 
 RECORD = "application/x.eaglelab+json"
-"""Type of what is recorded: a list of `{"kind": "start" | "finding" | "verdict" | "result", "data": …}`."""
+"""Type of what is recorded: a list of `{"kind": "start" | "finding" | "verdict" | "result" | "cached", "data": …}`."""
 
 
 def start(case_path: str | Path, title: str = "Versions") -> Case:
@@ -59,11 +62,39 @@ def start(case_path: str | Path, title: str = "Versions") -> Case:
     return case
 
 
-def investigate(case_path: str | Path, title: str = "Versions", **options: Any) -> Investigation:
-    """`start`, and the case opened for measuring. options: those of `Investigation` (max_samples, seed, device, …). Raises CaseError."""
+def investigate(case_path: str | Path, title: str = "Versions", fresh: bool = False, **options: Any) -> Investigation:
+    """`start`, and the case opened for measuring, with the user's cache. Raises CaseError.
+
+    fresh: heavy results are computed again. options: those of `Investigation` (max_samples, seed, device, …). Below each cell that takes results
+    from the cache, one folded line says which, and of when they are.
+    """
+    from eaglelab.cache import open_results
     from eaglelab.investigation import Investigation
 
-    return Investigation(start(case_path, title), **options)
+    inv = Investigation(start(case_path, title), **options)
+    inv.results = open_results(inv, fresh)
+    _caches.add(inv.results)
+    if in_ipython():
+        sys.modules["IPython"].get_ipython().events.register("post_run_cell", _tell_uses)
+    return inv
+
+
+_caches: weakref.WeakSet[Results] = weakref.WeakSet()
+"""Of this kernel's investigations."""
+
+
+def _tell_uses(*_: Any) -> None:
+    """Say what the cell that ran took from the cache, and record it."""
+    used = [use for results in list(_caches) for use in results.untold()]
+    if used:
+        rows = [(u.result, f"{u.computed} UTC", f"{u.seconds:.1f} s") for u in used]
+        inner = parts.table(["result", "computed", "took"], rows, label="From the cache", row_headers=1)
+        said = f"From the cache: {', '.join(u.result for u in used)}"
+        _display(
+            parts.folded(said, inner, "el-fold el-cache"),
+            f"From the cache: {', '.join(map(str, used))}",
+            *(("cached", u.to_json()) for u in used),
+        )
 
 
 def _upwards(path: str | Path) -> Path:

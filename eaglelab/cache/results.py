@@ -56,6 +56,12 @@ class Results:
         self.inv, self.folder, self.since, self.worth = inv, folder, since, worth
         self.unfinished = Unfinished(None if folder is None else _left)
         self.used: list[Use] = []
+        self._told = 0
+
+    def untold(self) -> list[Use]:
+        """What came from the cache since this was last asked."""
+        new, self._told = self.used[self._told :], len(self.used)
+        return new
 
     @functools.cached_property
     def inputs(self) -> Any:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from eaglelab.cache import SINCE
 from eaglelab.commands.arguments import count
 from eaglelab.commands.terminal import print_json, show, visible
 
@@ -34,6 +37,9 @@ def add(command: Callable[..., argparse.ArgumentParser], case: str) -> None:
     sub.add_argument("--resume", action="store_true", help=f"{text} (default: a new run)")
     text = "take out text of the data, token ids, sample keys, names of files, models, hosts and people, and whatever looks like a secret; say what was removed"
     sub.add_argument("--redact", action="store_true", help=f"{text} (default: show everything)")
+    sub.add_argument(
+        "--fresh", action="store_true", help="compute everything again (default: take heavy results of the same inputs from the cache)"
+    )
     text = "instead, show what changed between two runs: a run's folder, or a case's folder under the reports for its newest run"
     sub.add_argument("--compare", nargs=2, metavar=("RUN_A", "RUN_B"), help=text)
 
@@ -49,6 +55,8 @@ def _report(args: argparse.Namespace) -> int:
     from eaglelab.reports import results
     from eaglelab.reports.run import Interrupted, run_reports
 
+    if args.fresh:  # for the kernels, which take from each other what was computed since
+        os.environ[SINCE] = str(time.time())
     given = {**_from_file(args.parameters_file), **dict(args.parameters)}
     options = {"only": args.only, "out": args.out, "timeout": args.timeout, "jobs": args.jobs, "resume": args.resume, "redact": args.redact}
     say = (lambda line: print(visible(line), flush=True)) if not args.json else None

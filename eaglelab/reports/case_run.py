@@ -73,7 +73,7 @@ class CaseRun:
     ) -> None:
         """`earlier` is a run to go on with. Raises ReportError where nothing can be written."""
         self.asked, self.settings, self.origin, self.identity = asked, settings, dict(origin), identity
-        self.directory = earlier.directory if earlier else _new_directory(settings.root, asked.folder)
+        self.directory = settings.root / asked.folder / earlier.directory.name if earlier else _new_directory(settings.root, asked.folder)
         self.held = Held(self.directory)
         self._done = _done_earlier(earlier) if earlier else {}
         self._before, self._begun = (earlier.data["seconds"] if earlier else 0.0), None
@@ -93,6 +93,7 @@ class CaseRun:
         done = execute(source.path, passed, self.settings.timeout, kernels, {**place.environment, **self.settings.environment})
         records = list(take_records(done.notebook))
         entry = {"name": source.name, "error": done.error, "seconds": round(done.seconds, 2), "parameters": source.defaults | passed}
+        entry["cached"] = _of_kind("cached", records)
         started = {k: v for data in _of_kind("start", records) for k, v in data.items() if k != "inputs"}  # knows torch's device
         notes = {"case": self.asked.folder, "error": done.error, "provenance": self.origin | started | {"parameters": entry["parameters"]}}
         notes |= {"findings": _of_kind("finding", records), "verdict": next(iter(_of_kind("verdict", records)), None)}
