@@ -51,6 +51,11 @@ print("z" * 400)
 raise RuntimeError("w" * 400)"""
 
 
+EVIL = """<script>document.title = 'owned'</script><img src=x onerror="document.title = 'owned'">"""
+SAID = f"Wiring is at fault (sure): {EVIL}"
+"""What the page's verdict says, as its title."""
+
+
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
     """(page, index) of one run: a notebook that shows everything and breaks at its end."""
@@ -102,7 +107,9 @@ def test_a_page_opens_from_disk_and_asks_for_nothing(pages, paths):
     page, requests, complaints = pages[0]
     assert [r for r in requests if not r.startswith("data:")] == [paths[0].absolute().as_uri()]
     assert complaints == []
-    assert page.title() == "What do the slots' norms say? · case"  # no script of a hostile finding ran
+    assert page.title() == f"{SAID} · case"  # no script of a hostile finding ran
+    assert page.locator("h1").inner_text() == SAID
+    assert page.locator(".question").inner_text() == "What do the slots' norms say?"
     assert page.locator("h1").count() == 1
     assert page.locator("math").count() == 2
     assert page.evaluate("[...document.images].every(i => i.naturalWidth > 0 && i.alt.length > 5)")
@@ -156,7 +163,7 @@ def test_a_verdict_and_its_findings_stand_once(pages):
 def test_links_lead_where_they_say(visit, paths):
     page, _, _ = visit(paths[1])
     page.get_by_role("link", name="02 norms").click()
-    assert page.locator("h1").inner_text() == "What do the slots' norms say?"
+    assert page.locator("h1").inner_text() == SAID
     page.get_by_role("link", name="in full below").click()
     assert page.url.endswith("#finding-a.b")
     hashes = page.evaluate("[...document.querySelectorAll('a[href^=\"#\"]')].map(a => decodeURIComponent(a.hash.slice(1)))")
@@ -203,3 +210,82 @@ def test_keyboard_focus_is_visible(pages):
     assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
     assert page.evaluate("document.activeElement.getBoundingClientRect().left") >= 0
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+@pytest.fixture(scope="module")
+def linked(tmp_path_factory):
+    """Two pages of a run that name each other and each other's findings, rendered when both are there."""
+    from eaglelab.findings import Finding, Status
+    from eaglelab.reports import parts
+    from eaglelab.reports.render import render_run
+
+    place = tmp_path_factory.mktemp("linked")
+    match = Finding(
+        "wiring.match", "It feeds [0, 3]", Status.FAIL, next="Set them: see wiring.dump.", numbers={"rows": [{"a": 1, "b": {"c": [2, 3]}}]}
+    )
+    dump = Finding("wiring.dump", "The dump holds [3, 16]", Status.PASS, evidence="wiring.dump.more and xwiring.match are no findings")
+    served = Finding(
+        "served.x", "As predicted", Status.FAIL, next="The finding wiring.match (page 03) names the ids; `wiring.dump` too, not page 09."
+    )
+    for name, found, prose in (
+        ("03_layers", [dump, match], "# Which layers?\n\nAs notebooks 05 and 08 say."),
+        ("05_served", [served], "# Served?\n\n`03_layers`"),
+    ):
+        cell = new_code_cell("x = 'wiring.match'")
+        cell.outputs = [nbformat.v4.new_output("display_data", {"text/html": parts.findings(found)})]
+        notes = {"case": "c", "error": None, "findings": [f.to_json() for f in found]}
+        nbformat.write(new_notebook(cells=[new_markdown_cell(prose), cell], metadata={"eaglelab": notes}), place / f"{name}.ipynb")
+    render_run(place)
+    return place
+
+
+def test_findings_and_pages_that_are_named_are_links(visit, linked):
+    page, _, complaints = visit(linked / "05_served.html")
+    where = page.evaluate("[...document.querySelectorAll('.el-finding a, .intro a')].map(a => [a.textContent, a.getAttribute('href')])")
+    layers = "03_layers.html"
+    assert where == [
+        ["03_layers", layers],
+        ["wiring.match", f"{layers}#finding-wiring.match"],
+        ["03", layers],
+        ["wiring.dump", f"{layers}#finding-wiring.dump"],
+    ]
+    page.locator(".el-finding a", has_text="wiring.match").click()
+    assert page.url.endswith("03_layers.html#finding-wiring.match")
+    assert page.locator("h1").inner_text() == "It feeds [0, 3]"
+    assert page.locator(".el-finding:target").inner_text().startswith("✕ fail It feeds")
+    inside = page.evaluate(
+        "[...document.querySelectorAll('.el-finding a, .intro a, pre a')].map(a => [a.textContent, a.getAttribute('href')])"
+    )
+    assert inside == [
+        ["05", "05_served.html"],
+        ["wiring.dump", "#finding-wiring.dump"],
+    ]  # no code, no own id, no page that is not in the run
+    assert complaints == []
+
+
+def test_records_among_numbers_are_a_table(visit, linked):
+    page, _, _ = visit(linked / "03_layers.html")
+    table = page.locator("#finding-wiring\\.match table", has_text="rows")
+    assert table.locator("caption").inner_text() == "rows"
+    assert table.locator("th").all_inner_texts() == ["a", "b.c"]
+    assert table.locator("td").all_inner_texts() == ["1", "[2, 3]"]
+
+
+def test_paper_shows_what_is_open_and_cuts_nothing(visit, paths):
+    page, _, _ = visit(paths[0])
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = false)")
+    page.emulate_media(media="print", color_scheme="dark")
+    page.set_viewport_size({"width": 680, "height": 960})  # A4 without its margins
+    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
+    seen = "s => [...document.querySelectorAll(s)].filter(e => e.checkVisibility()).length"
+    assert [page.evaluate(seen, s) for s in (".top nav", ".toc", ".skip", "details.code", "details.el-fold:not(.origin *)")] == [0] * 5
+    assert page.evaluate(seen, ".origin .el-table") == 2
+    assert page.evaluate("document.documentElement.scrollWidth") <= 680
+    wide = "[...document.querySelectorAll('.el-table')].filter(t => t.checkVisibility() && t.getBoundingClientRect().right > 681).length"
+    assert page.evaluate(wide) == 0
+    assert (
+        page.evaluate(
+            "[...document.querySelectorAll('*')].filter(e => ['sticky', 'fixed'].includes(getComputedStyle(e).position) && e.checkVisibility()).length"
+        )
+        == 0
+    )

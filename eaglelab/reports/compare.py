@@ -111,7 +111,7 @@ def write_page(c: Comparison, folder: str | Path | None = None) -> Path:
     names = (c.a.directory.name, c.b.directory.name) if c.a.directory.parent == c.b.directory.parent else (c.a.name, c.b.name)
     path = folder / f"compare-{'-'.join(parts.slug(n) for n in names)}.html"
     folder.mkdir(parents=True, exist_ok=True)
-    page = parts.document(title(c), _body(c, folder), ("report.css", "parts.css", "index.css"))
+    page = parts.document(title(c), _body(c, folder), ("report.css", "parts.css", "index.css", "print.css"))
     path.write_text(page, encoding="utf-8", errors="replace")
     if (folder / "index.html").exists():
         write_index(folder)  # lists the comparison

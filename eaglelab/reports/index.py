@@ -50,7 +50,7 @@ def write_index(root: Path) -> Path:
     )
     script = (parts.TEMPLATES / "index.js").read_text(encoding="utf-8")
     path = root / "index.html"
-    page = parts.document("eaglelab reports", body, ("report.css", "parts.css", "index.css"), script)
+    page = parts.document("eaglelab reports", body, ("report.css", "parts.css", "index.css", "print.css"), script)
     write_text(path, page)
     return path
 

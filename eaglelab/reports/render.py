@@ -104,7 +104,7 @@ class Page:
 
     @property
     def style(self) -> str:
-        return parts.style("report.css", "parts.css")
+        return parts.style("report.css", "parts.css", "print.css")
 
     @property
     def provenance(self) -> str:

@@ -29,8 +29,8 @@ DECISION = (Status.FAIL, Status.CANNOT_TELL)
 GAP = "&#8203;"
 """A space of no width."""
 
-_MARKUP = re.compile(r"([\\`*\[\]|~]|(?<!\w)_|_(?!\w)|^[-+=#]|(?<=^\d)[.)]|(?<=^\d\d)[.)])")
-_PINGS = re.compile(r"@(?=[\w\[])|#(?=\d)|GH-(?=\d)", re.IGNORECASE)
+_MARKUP = re.compile(r"([\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_])|^[-+=#]|(?<=^\d)[.)]|(?<=^\d\d)[.)])")
+_PINGS = re.compile(r"@(?=\w)|#(?=\d)|GH-(?=\d)", re.IGNORECASE)
 _LINKS = re.compile(r"(?<=[A-Za-z]):(?=//)|(?<=www)(?=\.)|(?<=mailto):|(?<=xmpp):", re.IGNORECASE)
 _EMOJI = re.compile(r":(?=[\w+-]+:)")
 
@@ -55,12 +55,12 @@ def _sections(data: Mapping[str, Any], most: int, rows: int) -> list[str]:
     findings = by_severity(map(Finding.from_json, data["findings"]))
     verdict = read_verdict(data["verdict"]) if data["verdict"] else None
     decide = [f for f in findings if f.status in DECISION]
-    broken = [f"- notebook {prose(n['name'])} broke: {prose(n['error'], most)}" for n in data["notebooks"] if n["error"] is not None]
+    broken = [f"- notebook {prose(n['name'], most)} broke: {prose(n['error'], most)}" for n in data["notebooks"] if n["error"] is not None]
     return [
         f"## {prose(headline.of_run(data))}",
-        f"Case {code(data['case'])}, {data['provenance']['date']}, eaglelab {code(data['provenance']['versions'].get('eaglelab', '?'))}. {_counts(findings)}",
+        f"Case {code(data['case'], most)}, {data['provenance']['date']}, eaglelab {code(data['provenance']['versions'].get('eaglelab', '?'))}. {_counts(findings)}",
         "\n".join(broken[:rows]),
-        _verdict(verdict, most) if verdict else "",
+        _verdict(verdict, most, rows) if verdict else "",
         _numbers(findings),
         _decisions(decide, most, rows),
         _rest([f for f in findings if f.status not in DECISION], most, rows),
@@ -74,21 +74,22 @@ def _counts(findings: Sequence[Finding]) -> str:
     return f"Findings: {', '.join(f'{n} {word}' for word, n in counts if n) or 'none'}."
 
 
-def _verdict(item: Verdict, most: int) -> str:
-    said = [f"### Verdict: {prose(item.stage)} ({prose(item.confidence)})", *(prose(p, most) for p in item.paragraphs)]
+def _verdict(item: Verdict, most: int, rows: int) -> str:
+    said = [f"### Verdict: {prose(item.stage, most)} ({prose(item.confidence, most)})", *(prose(p, most) for p in item.paragraphs[:rows])]
     if item.changes:
         own = headline.own_changes(item.changes)
         others = [c for c in item.changes if c not in own]
         for head, some in (("What to change:", own), ("If you serve with another engine:", others)):
             if some:
-                said.append("\n".join([head, "", *map(_change, some)]))
+                said.append("\n".join([head, "", *(_change(c, most) for c in some[:rows])]))
+                said += _left(some, rows)
     return "\n\n".join(said)
 
 
-def _change(item: Change) -> str:
+def _change(item: Change, most: int) -> str:
     value = json.dumps(item.value, ensure_ascii=False, default=str)
-    engine = f", for {code(item.engine)}" if item.engine else ""
-    return f"- {code(f'{item.key} = {value}')} in {code(item.file)}{engine}"
+    engine = f", for {code(item.engine, most)}" if item.engine else ""
+    return f"- {code(f'{item.key} = {value}', most)} in {code(item.file, most)}{engine}"
 
 
 def _numbers(findings: Iterable[Finding]) -> str:
@@ -104,11 +105,11 @@ def _decisions(items: Sequence[Finding], most: int, rows: int) -> str:
 def _finding(item: Finding, most: int) -> str:
     said = [("claim", item.claim), ("evidence", item.evidence), ("next", item.next)]
     lines = [f"  - {label}: {prose(value, most)}" for label, value in said if value]
-    return "\n".join([f"- **{parts.BADGES[item.status][1]}:** {prose(item.title, most)} ({code(item.id)})", *lines])
+    return "\n".join([f"- **{parts.BADGES[item.status][1]}:** {prose(item.title, most)} ({code(item.id, most)})", *lines])
 
 
 def _rest(items: Sequence[Finding], most: int, rows: int) -> str:
-    table = _table(("status", "finding", "id"), [(parts.BADGES[f.status][1], prose(f.title, most), code(f.id)) for f in items[:rows]])
+    table = _table(("status", "finding", "id"), [(parts.BADGES[f.status][1], prose(f.title, most), code(f.id, most)) for f in items[:rows]])
     return _folded(f"The other findings: {len(items)}", "\n\n".join([table, *_left(items, rows)])) if items else ""
 
 
@@ -125,10 +126,11 @@ def _removed(counts: Mapping[str, int] | None) -> str:
 
 
 def _provenance(origin: Mapping[str, Any], most: int, rows: int) -> str:
-    lines = [(prose(k), code(parts.number(v), most)) for k, v in facts(dict(origin)) if v not in (None, "")]
+    lines = [(prose(k, most), code(parts.number(v), most)) for k, v in facts(dict(origin)) if v not in (None, "")]
     inputs = [i for i in origin.get("inputs", []) if i.get("sha256")]
     lines += [
-        (f"input {prose(i['name'])}", f"{code(i['path'], most)}, sha256 {code(i['sha256'][:16])} of {prose(i['of'])}") for i in inputs
+        (f"input {prose(i['name'], most)}", f"{code(i['path'], most)}, sha256 {code(i['sha256'][:16])} of {prose(i['of'], most)}")
+        for i in inputs
     ]
     return _folded("Where these numbers come from", _table(("what", "value"), lines[: 2 * rows]))
 
