@@ -23,10 +23,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 from eaglelab.explore import Explorer, Live
+from eaglelab.explore.cost_playground import CostPlayground
 from eaglelab.explore.dump_browser import DumpBrowser
 from eaglelab.explore.heatmap import SlotBoundaryHeatmap
 from eaglelab.explore.norms import NormFingerprint
 from eaglelab.explore.token_strip import TokenStrip
+from eaglelab.explore.wiring_playground import WiringPlayground
 from eaglelab.investigation import Investigation
 
 EXPLORERS: list[tuple[Callable[[Investigation], Explorer], str]] = [
@@ -34,8 +36,12 @@ EXPLORERS: list[tuple[Callable[[Investigation], Explorer], str]] = [
     (NormFingerprint, "fingerprint"),
     (SlotBoundaryHeatmap, "identification"),
     (TokenStrip, "own_replay"),
+    (WiringPlayground, "replays"),
+    (CostPlayground, "timing"),
 ]
 """Each explorer with the measurement of `Investigation` that it shows."""
+TYPED = {"ids": ["-1, 2, 15", "[2 15 27]", "-1, 2, 27", "1, 2, 3", ""], "tok_s": [50.0, 94.0], "at": [1.5], "baseline": [8.0, 88.8]}
+"""What is typed into fields, by the control's name."""
 LIMIT = 0.2
 """Seconds."""
 REPEATS = 3
@@ -55,13 +61,13 @@ def main() -> None:
 
 def measure(live: Live) -> Iterator[dict[str, Any]]:
     """One row a control or button: its changes, timed `REPEATS` times after one that warms caches up."""
+    live.strict = False  # what cannot be, and that the last span has no next one, is said in a sentence
     for name, control in live.controls.items():
-        change, values = partial(setattr, control, "value"), worth_trying(control)
+        change, values = partial(setattr, control, "value"), TYPED.get(name) or worth_trying(control)
         rounds = [*values, control.value] if values else []
         times = [timed(partial(change, value)) for _ in range(REPEATS + 1) for value in rounds]
         yield {"control": name, "times": times[len(rounds) :]}
     for label, button in live.buttons.items():
-        live.strict = False  # the last span has no next one, which is said in a sentence
         yield {"control": label, "times": [timed(button.click) for _ in range(REPEATS + 1)][1:]}
 
 

@@ -201,7 +201,7 @@ def test_the_twin_lists_candidates_and_needs_no_script(played):
     markup = played.twin()
     said = visible_text(markup)
     assert "<script" not in markup
-    for part in ("the config's", "[-1, 0, 2]", "what the drafter wants", "[0, 2, 4]", "vLLM 0.32.0", "[1, 3, 5]", "✓ same", "✕ differs"):
+    for part in ("the config's", "[-1, 0, 2]", "the drafter's", "[0, 2, 4]", "vLLM 0.32.0", "[1, 3, 5]", "✓ same", "✕ differs"):
         assert part in said
 
 

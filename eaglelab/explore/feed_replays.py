@@ -58,7 +58,14 @@ class FeedReplays:
         feed, why = self._sources(fed)
         if feed is None:
             return f"not replayed: {why}"
-        return self._of(feed)
+        place = self._place(feed)
+        if place is None:
+            return self._look(feed)
+        table = self._ranked[0][0].table
+        where = "the best" if place == 0 else "not told from the best" if table["tied"].iloc[place] else "clearly behind"
+        row, length = table.iloc[place], self._length(feed)
+        reached = "" if length is None else f", accept length {length:.2f}"
+        return f"step 0 {row['acceptance']:.1%} of {row['n']:,}{reached}: {where}"
 
     def text(self, fed: EngineWiring) -> str:
         """For a sentence; "" where `reason` says all."""
@@ -80,15 +87,20 @@ class FeedReplays:
         return ", ".join(s if isinstance(s, str) else f"slot {s}" if s < held else names[s] for s in feed)
 
     def _of(self, feed: tuple[Source, ...]) -> str:
-        ranking, finalists = self._ranked[0]
-        place = next((p for p, i in enumerate(ranking.order) if self.inv.variants[i].feed == feed), None)
+        place, length = self._place(feed), self._length(feed)
         if place is None:
             return self._look(feed)
-        row, whole = ranking.table.iloc[place], next((r for r in finalists if r.variant.feed == feed), None)
+        row = self._ranked[0][0].table.iloc[place]
         said = f"step-0 acceptance {row['acceptance']:.1%} ({row['n']:,} tokens)"
-        if whole is not None and whole.counts.accept_length is not None:
-            said += f", accept length {whole.counts.accept_length:.2f}"
-        return said + self._against(place)
+        return said + (f", accept length {length:.2f}" if length is not None else "") + self._against(place)
+
+    def _place(self, feed: tuple[Source, ...]) -> int | None:
+        """In the ranking, from 0; None where the feed is not among the ranked."""
+        return next((p for p, i in enumerate(self._ranked[0][0].order) if self.inv.variants[i].feed == feed), None)
+
+    def _length(self, feed: tuple[Source, ...]) -> float | None:
+        """The accept length, of the feeds that were replayed over all steps."""
+        return next((r.counts.accept_length for r in self._ranked[0][1] if r.variant.feed == feed), None)
 
     def _against(self, place: int) -> str:
         """Where it stands among all feeds."""

@@ -229,7 +229,7 @@ class WiringPlayground(Explorer):
             seen.add((engine.title, fed.boundaries, name))
             told = fed.fails or self.replays.short(fed)
             rows.append([name, "none" if ids is None else str(ids), engine.title, str(fed.wiring), agree(fed.wiring, self.trained), told])
-        columns = ["ids", "which are", "engine", "is fed", "as trained on?", "what the replay says"]
+        columns = ["whose ids", "ids", "engine", "is fed", "as trained on?", "replay of that feed"]
         notes = [self.held[1], self.replays.reason, "" if self.own_engine else f"The case names no engine: {own.title} is shown."]
         said = "".join(f"<p>{parts.prose(note)}</p>" for note in dict.fromkeys(filter(None, notes)))
         return parts.table(columns, rows, caption="Candidate layer ids and what they would do", row_headers=1) + said
@@ -246,7 +246,7 @@ class WiringPlayground(Explorer):
         for engine in engines:
             wanted = self.wanted_ids(engine)
             if wanted is not None and wanted["ids"]:
-                found.append(("what the drafter wants", wanted["ids"], engine))
+                found.append(("the drafter's", wanted["ids"], engine))
         return found
 
     def _neighbours(self, own: Engine) -> list[Engine]:

@@ -32,7 +32,7 @@ def speedup_by_accept_length(
     if measured is not None and len(measured):
         ax.plot(measured["accept_length"], measured["speedup"], linestyle="", marker="s", markersize=5, color=EVIDENCE, label="measured")
         for row in measured.itertuples():
-            ax.annotate(row.name, (row.accept_length, row.speedup), (7, -3), textcoords="offset points", fontsize=8, color=TEXT)
+            ax.annotate(row.name, (row.accept_length, row.speedup), (4, -12), textcoords="offset points", fontsize=8, color=TEXT)
     faster = "faster" if here[1] > 1 else "slower"
     ax.plot(*here, linestyle="", marker="o", markersize=11, markeredgewidth=2, fillstyle="none", color=BLACK, label=f"here: {faster}")
     top = max(1.0, float(line["speedup"].max()), float(line["before"].max()) if "before" in line else 0.0)
