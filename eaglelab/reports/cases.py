@@ -76,7 +76,8 @@ def _names(files: Sequence[str]) -> list[str]:
     ways = [f.parts if folders.count(f) == 1 else (*f.parts, Path(file).stem) for f, file in zip(folders, files, strict=True)]
     ends = [[parts.slug("/".join(way[-n:])) for n in range(1, len(way) + 1)] for way in ways]
     names = []
-    for way, own in zip(ways, ends, strict=True):
-        n = next((n for n in range(len(own)) if sum(own[n] in other for other in ends) == 1), len(own) - 1)
+    for folder, way, own in zip(folders, ways, ends, strict=True):
+        shortest = len(way) - len(folder.parts)  # a file's name alone says less than with its folder's
+        n = next((n for n in range(shortest, len(own)) if sum(own[n] in other for other in ends) == 1), len(own) - 1)
         names.append("/".join(way[-n - 1 :]))
     return names

@@ -45,6 +45,9 @@ class Row:
     page: str | None = None
     """The verdict's page, else the first, from the reports' folder on."""
 
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
 
 def refused(case: str, why: str) -> Row:
     """A case without a report."""
@@ -83,18 +86,19 @@ def _change(data: Mapping[str, Any]) -> str | None:
 def lines(rows: Sequence[Row], width: int, root: Path) -> list[str]:
     """A table `width` characters wide; a page's path has a line of its own, whole, so that it can be copied."""
     first = max(4, min(28, max(len(r.case) for r in rows)))
-    head = f"{'case':{first}}  step 0  replayed  served  fails  broken  seconds  "
-    indent = " " * len(head)
-    room = max(NARROW, width - len(head))
-    out = [f"{head}verdict"]
+    head = f"{'case':{first}}  step 0  replayed  served  fails  broken  seconds"
+    beside = width - len(head) - 2 >= NARROW  # else a headline stands below its numbers
+    indent, room = (" " * (len(head) + 2), width - len(head) - 2) if beside else ("  ", max(NARROW, width - 2))
+    out = [f"{head}  verdict" if beside else head]
     for r in rows:
         numbers = (_share(r.step0), _length(r.replayed), _length(r.served), _count(r.fails), _count(r.broken), _count(r.seconds))
         cells = "  ".join(f"{n:>{w}}" for n, w in zip(numbers, (6, 8, 6, 5, 6, 7), strict=True))
         case = r.case if len(r.case) <= first else "…" + r.case[1 - first :]
-        said = wrap(r.headline.replace("`", ""), room) or [""]
-        out += [f"{case:{first}}  {cells}  {said[0]}", *(indent + line for line in said[1:])]
+        said = [indent + line for line in wrap(r.headline.replace("`", ""), room)]
+        line = f"{case:{first}}  {cells}"
+        out += [f"{line}  {said[0].strip()}", *said[1:]] if beside and said else [line, *said]
         if r.page:
-            out.append(f"{'':{first}}  {root / r.page}")
+            out.append(f"  {root / r.page}")
     out += ["", "step 0: marginal acceptance of the replay; replayed, served: accept lengths, of the replay's walk and of the server"]
     return [line.rstrip() for line in out]
 
