@@ -7,7 +7,8 @@ from case_builder import build_case, make_world
 from tiny_drafters import tiny_drafter, tiny_embedding, tiny_sample
 
 from eaglelab.explore import Live
-from eaglelab.explore.token_strip import STEP, WALK, TokenStrip
+from eaglelab.explore.strip_case import STEP, WALK
+from eaglelab.explore.token_strip import TokenStrip
 from eaglelab.investigation import Investigation, NotGiven
 from eaglelab.replay.strip import Mark
 
@@ -97,7 +98,7 @@ def test_buttons_go_from_rejection_to_rejection_and_round(live, inv):
 
 def test_in_the_walk_the_buttons_go_from_pass_to_pass(live, inv):
     live.controls["kind"].value = WALK
-    strip = live.explorer.strip(0)
+    strip = live.explorer.case.strip(0)
     ends = [p for p in strip.passes if p.accepted < strip.steps]
     live.controls["row"].value = 0
     for end in ends:
@@ -110,9 +111,9 @@ def test_the_selected_rows_first_choices_stand_side_by_side(live, inv):
     live.controls["row"].value = 20
     for heading in HEADINGS:
         assert heading in live.output.value
-    drafted, outcome = int(inv.own_replay.outcomes[0].drafted[0, live.explorer.strip(0).column(20)]), inv.own_replay.outcomes[0]
+    drafted, outcome = int(inv.own_replay.outcomes[0].drafted[0, live.explorer.case.strip(0).column(20)]), inv.own_replay.outcomes[0]
     said = text_of(live.output.value)
-    sure = float(f"{outcome.confidence[0, live.explorer.strip(0).column(20)]:.3g}")
+    sure = float(f"{outcome.confidence[0, live.explorer.case.strip(0).column(20)]:.3g}")
     assert f"Drafted: #{drafted} (confidence {sure:.4g})" in said or f"Drafted: #{drafted} (confidence {sure:g})" in said
     assert said.count("the text's, the target's choice, drafted") == 2  # the drafter is right, and so is the text
     assert "The text says #" in said
@@ -120,7 +121,7 @@ def test_the_selected_rows_first_choices_stand_side_by_side(live, inv):
 
 
 def test_a_token_outside_the_draft_vocabulary_is_one_that_the_drafter_cannot_say(live, inv):
-    strip = live.explorer.strip(0)
+    strip = live.explorer.case.strip(0)
     live.controls["row"].value = int(strip.outcome.rows[strip.marks[0] == Mark.OUTSIDE][0])
     said = text_of(live.output.value)
     assert "the text's, the target's choice, which it cannot say" in said
@@ -128,7 +129,7 @@ def test_a_token_outside_the_draft_vocabulary_is_one_that_the_drafter_cannot_say
 
 
 def test_what_a_later_step_is_fed_is_said(live, inv):
-    strip = live.explorer.strip(0)
+    strip = live.explorer.case.strip(0)
     live.controls["step"].value = 1
     rows = [int(r) for r in strip.outcome.rows if strip.outcome.counted[1, strip.column(r)]]
     whole, broken = (next(r for r in rows if strip.own_fed(r, 1) == same) for same in (1, 0))
@@ -268,7 +269,7 @@ class Hostile:
 
 def test_tokens_are_text_whatever_they_say(inv):
     explorer = TokenStrip(inv)
-    explorer.tokenizer = Hostile()
+    explorer.case.tokenizer = Hostile()
     live = Live(explorer, strict=True)
     pages = [explorer.twin()]
     for kind in (STEP, WALK):

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from eaglelab.acceptance import Walk
 from eaglelab.checks.replay import OWN_TEXT
 from eaglelab.explore.frame import Explorer, chooser, labelled
-from eaglelab.investigation import NotGiven
-from eaglelab.replay.strip import Line, Mark, RowDrafts, Strip, step_after, target_choices
+from eaglelab.explore.strip_case import STEP, WALK, StripCase
+from eaglelab.replay.strip import Line, Mark, Strip, step_after, target_choices
 from eaglelab.reports import parts
 from eaglelab.reports import strip as pieces
-from eaglelab.text import token_texts
 
 if TYPE_CHECKING:
     from ipywidgets import ValueWidget
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
     from eaglelab.investigation import Investigation
     from eaglelab.replay import Variant
 
-STEP, WALK = "one step of every row", "the walk of a greedy engine"
 WINDOW, TWIN_WINDOW = 320, 120
 """Tokens shown about the selected one: live, and in each frame of the twin."""
 MOST_STEPS = 4
@@ -34,65 +30,22 @@ BEFORE = 8
 
 
 class TokenStrip(Explorer):
-    """The replay token by token. Computes what a sample needs when it is chosen; nothing is kept of samples but the last few."""
+    """The replay token by token."""
 
     title = "Token strip: what was drafted, place by place"
 
     def __init__(self, inv: Investigation) -> None:
         """Raises NotGiven where there is no replay, and the error of what cannot be used."""
-        self.inv, self.own = inv, inv.own_replay
-        self.feeds, self.no_engine = _feeds(inv)
-        try:
-            self.tokenizer, self.no_text = inv.tokenizer, ""
-        except (NotGiven, ValueError) as reason:
-            self.tokenizer, self.no_text = None, f"Tokens are shown as ids: {reason}."
-        self._names: dict[int, str] = {}
-        self._kept: dict[tuple[int, int], tuple[Strip, RowDrafts]] = {}
-        self._lines: tuple[Any, Line] | None = None
+        self.inv, self.case = inv, StripCase(inv)
+        self.own, self.feeds, self.texts = self.case.own, self.case.feeds, self.case.texts
         self._said, self._sample = "", 0
-
-    # -- what is known ------------------------------------------------------------------------------------------------------------
-
-    def strip(self, sample: int, feed: int = 0) -> Strip:
-        """One sample under one feed (0: the dump's)."""
-        return self._opened(sample, feed)[0]
-
-    def _opened(self, sample: int, feed: int) -> tuple[Strip, RowDrafts]:
-        if (sample, feed) not in self._kept:
-            samples = self.inv.replay_samples if feed else self.inv.samples
-            text, variant = samples[sample], self.feeds[feed]
-            result = self.inv.replay_of([variant], samples=[text], confidences=True)[0].outcomes[0] if feed else self.own.outcomes[sample]
-            strip = Strip.of(result, text, self.inv.judge.answers([text])[0])
-            while len(self._kept) >= 4:
-                del self._kept[next(iter(self._kept))]
-            self._kept[sample, feed] = strip, self.inv.row_drafts(variant, text)
-        return self._kept[sample, feed]
-
-    def _line(self, sample: int, feed: int, kind: str, step: int) -> Line:
-        key = (sample, feed, kind, step if kind == STEP else 0)
-        if self._lines is None or self._lines[0] != key:
-            strip = self.strip(sample, feed)
-            self._lines = key, strip.at_step(step) if kind == STEP else strip.along_walk()
-        return self._lines[1]
-
-    def texts(self, ids: Any) -> list[str]:
-        """What tokens say; each is asked for once."""
-        ids = [int(i) for i in ids]
-        new = list(dict.fromkeys(i for i in ids if i not in self._names))
-        self._names |= dict(zip(new, token_texts(self.tokenizer, new), strict=True))
-        return [self._names[i] for i in ids]
-
-    def rejections(self, sample: int, feed: int, kind: str, step: int) -> np.ndarray:
-        """[n] rows at which something drafted is wrong, at one step or in the walk."""
-        strip = self.strip(sample, feed)
-        return strip.rejections(step) if kind == STEP else strip.walk_rejections()
 
     # -- live ---------------------------------------------------------------------------------------------------------------------
 
     def controls(self) -> dict[str, ValueWidget]:
         import ipywidgets as widgets
 
-        walk = [WALK] if self.own.mask_known else []
+        self._sample, walk = 0, [WALK] if self.own.mask_known else []
         return {
             "sample": chooser([self._about(i) for i in range(len(self.own.outcomes))], "Sample"),
             "feed": labelled(widgets.Dropdown(options=[(v.name, i) for i, v in enumerate(self.feeds)]), "Feed"),
@@ -112,7 +65,7 @@ class TokenStrip(Explorer):
 
     def _start(self, sample: int) -> int:
         """The first row with a wrong token; else the first that counts."""
-        rows, wrong = self.own.outcomes[sample].rows, self.strip(sample).rejections(0)
+        rows, wrong = self.own.outcomes[sample].rows, self.case.strip(sample).rejections(0)
         return int(wrong[0]) if len(wrong) else int(rows[0]) if len(rows) else 0
 
     def _last_row(self, sample: int) -> int:
@@ -123,7 +76,7 @@ class TokenStrip(Explorer):
 
     def _jump(self, controls: Mapping[str, ValueWidget], direction: int) -> None:
         sample, feed, kind, step, row = (controls[n].value for n in ("sample", "feed", "kind", "step", "row"))
-        found, round_ = step_after(self.rejections(sample, feed, kind, step), row, direction)
+        found, round_ = step_after(self.case.rejections(sample, feed, kind, step), row, direction)
         if found is None:
             self._said = "Nothing is rejected here."
             return
@@ -139,7 +92,7 @@ class TokenStrip(Explorer):
             controls["row"].value = self._start(self._sample)
 
     def view(self, sample: int, feed: int, kind: str, step: int, row: int) -> str:
-        strip, line = self.strip(sample, feed), self._line(sample, feed, kind, step)
+        strip, line = self.case.strip(sample, feed), self.case.line(sample, feed, kind, step)
         said, self._said = self._said, ""
         if kind == WALK:
             step = self._walk_step(strip, row)
@@ -164,7 +117,7 @@ class TokenStrip(Explorer):
 
     def _asides(self) -> str:
         mask = "" if self.own.mask_known else "This dump has no loss mask: prompts count too, and there is no walk."
-        return "".join(f"<p>{parts.prose(s)}</p>" for s in (self.no_text, mask) if s)
+        return "".join(f"<p>{parts.prose(s)}</p>" for s in (self.case.no_text, mask) if s)
 
     def _summary(self, strip: Strip, line: Line, feed: int, kind: str, step: int) -> str:
         right, n = line.count(Mark.RIGHT), sum(line.count(m) for m in (Mark.RIGHT, Mark.WRONG, Mark.OUTSIDE))
@@ -181,7 +134,7 @@ class TokenStrip(Explorer):
         reached = "no whole draft fits" if walk.accept_length is None else f"accept length {walk.accept_length:.2f}"
         agree, of = strip.outcome.agrees
         own = "judged by the text's tokens"
-        if self.inv.judge.head is not None:
+        if self.case.judged:
             few = "" if agree >= OWN_TEXT * of else ", too few for the walk to say what an engine does"
             own = f"{agree:,} of {of:,} trained tokens are the target's own choice{few}"
         return (
@@ -191,7 +144,7 @@ class TokenStrip(Explorer):
         )
 
     def _details(self, sample: int, feed: int, row: int, step: int) -> str:
-        (strip, drafts), text = self._opened(sample, feed), self.inv.samples[sample]
+        (strip, drafts), text = self.case.opened(sample, feed), self.inv.samples[sample]
         place, column = row + 2 + step, strip.column(row)
         heading = f"<p><strong>Row {row}, step {step}: the token at place {place}</strong></p>"
         if column is None or not strip.outcome.counted[step, column]:
@@ -199,9 +152,9 @@ class TokenStrip(Explorer):
             return f'<div class="el-strip-said">{heading}<p>Nothing is counted here: {why}.</p></div>'
         drafted, wanted = int(strip.outcome.drafted[step, column]), int(strip.wanted[step, column])
         written = int(strip.token_ids[place]) if place < len(strip.token_ids) else -1
-        notes = _notes(written, wanted, drafted, self.inv.judge.head is not None)
+        notes = _notes(written, wanted, drafted, self.case.judged)
         own = pieces.choices(drafts.choices(row, step, drafted, notes), self.texts, "The drafter's first five", notes)
-        if self.inv.judge.head is None:
+        if not self.case.judged:
             target = f'<p class="el-strip-said">{parts.prose(self._no_head())}</p>'
         else:
             target = pieces.choices(target_choices(self.inv.judge, text, place, notes), self.texts, "The target's first five", notes)
@@ -214,7 +167,7 @@ class TokenStrip(Explorer):
         drafted, wanted, text = pieces.names(self.texts, [o.drafted[step, column], strip.wanted[step, column], written])
         sure = "" if o.confidence is None else f" (confidence {parts.number(pieces.rounded(o.confidence[step, column]))})"
         right = "The text ends here" if written < 0 else f"The text says {text}"
-        if self.inv.judge.head is not None:
+        if self.case.judged:
             right += f", the target's choice is {'the same' if written == strip.wanted[step, column] else wanted}"
         return f"{right}. Drafted: {drafted}{sure}, {pieces.SAID[mark]}."
 
@@ -250,7 +203,7 @@ class TokenStrip(Explorer):
         items = [self._frame(sample, 0, STEP, k) for k in range(min(self.own.steps, MOST_STEPS))]
         kinds = [(STEP, 0), *([(WALK, 0)] if self.own.mask_known else [])]
         items += [self._frame(sample, 0, WALK, 0)] if self.own.mask_known else []
-        why = self.no_engine
+        why = self.case.no_engine
         if len(self.feeds) > 1:
             try:
                 items += [self._frame(sample, 1, kind, step) for kind, step in kinds]
@@ -262,7 +215,7 @@ class TokenStrip(Explorer):
         return f'<div class="el-strip-said">{self._asides()}</div>{picker}{note}{self._table(sample)}'
 
     def _frame(self, sample: int, feed: int, kind: str, step: int) -> tuple[str, str]:
-        strip, line = self.strip(sample, feed), self._line(sample, feed, kind, step)
+        strip, line = self.case.strip(sample, feed), self.case.line(sample, feed, kind, step)
         label = ("Engine's feed, " if feed else "") + (f"step {step}" if kind == STEP else "walk")
         inner = f'<p class="el-strip-said">{parts.prose(self._summary(strip, line, feed, kind, step))}</p>{pieces.legend(line)}'
         around = min(self._start(sample) + 2, len(strip.token_ids))
@@ -270,8 +223,8 @@ class TokenStrip(Explorer):
 
     def _table(self, sample: int) -> str:
         """The first rejections at step 0, with both models' first choices."""
-        (strip, drafts), text = self._opened(sample, 0), self.inv.samples[sample]
-        wrong, judged, join = strip.rejections(0), self.inv.judge.head is not None, "" if self.tokenizer is not None else " "
+        (strip, drafts), text = self.case.opened(sample, 0), self.inv.samples[sample]
+        wrong, judged, join = strip.rejections(0), self.case.judged, "" if self.case.tokenizer is not None else " "
         rows = []
         for row in wrong[:FIRST_REJECTIONS]:
             column, place = strip.column(row), int(row) + 2
@@ -282,19 +235,6 @@ class TokenStrip(Explorer):
             rows.append([*cells, *([pieces.line_of(target_choices(self.inv.judge, text, place), self.texts)] if judged else [])])
         caption = f"The first {len(rows)} of {len(wrong):,} rejections at step 0, the dump's feed"
         return pieces.rejections(rows, caption, judged) if rows else parts.nothing("Nothing is rejected at step 0.")
-
-
-def _feeds(inv: Investigation) -> tuple[list[Variant], str]:
-    """The dump's feed, and the engine's where it is another one; else why there is none."""
-    try:
-        feeds = inv.feeds
-    except (NotGiven, ValueError) as reason:
-        return [inv.dump_feed], f"Without the engine's feed: {reason}."
-    if feeds.engine is None:
-        return [feeds.dump], f"Without the engine's feed: {feeds.engine_reason}."
-    if feeds.engine.feed == feeds.dump.feed:
-        return [feeds.dump], "The engine feeds what the dump holds: there is one feed."
-    return [feeds.dump, feeds.engine], ""
 
 
 def _notes(written: int, wanted: int, drafted: int, judged: bool) -> dict[int, str]:
