@@ -118,9 +118,10 @@ def explore(explorer: Explorer) -> None:
         return _display(twin, said)
     from IPython.display import display
 
-    from eaglelab.explore import Live
+    from eaglelab.explore.frame import KEYS, Live
 
     live = Live(explorer)
+    display({"application/javascript": KEYS}, raw=True)
     display({**live.box._repr_mimebundle_(), "text/html": twin, "text/plain": said}, raw=True)
 
 

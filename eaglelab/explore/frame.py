@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from ipywidgets import DOMWidget, ValueWidget
 
 
+KEYS = """window.elKeys ??= document.addEventListener('focusin', e => {
+  if (e.target.closest?.('.el-explore')) e.target.setAttribute('data-lm-suppress-shortcuts', 'true')
+}, true) ?? true"""
+"""For JupyterLab, which takes an arrow key or a letter in a list or on a button for a shortcut of the notebook (an `x` cuts the cell): in an
+explorer keys are the control's own. Nothing in Python can set this attribute."""
 STALE = "el-explore-stale"
 """On a view that is not of the present values, since these have none."""
 MOST_LISTED = 200
