@@ -125,10 +125,10 @@ class TokenStrip(Explorer):
         if not len(strip.outcome.rows):
             return f"Nothing counts in {strip.outcome.key}: its loss mask is empty, or the text ends too soon."
         if kind == STEP:
-            fed = f"{'the states of row t' if step == 0 else 'its own last state'} and the text's token at place t + {1 + step}"
+            fed = f"{'the states of row t' if step == 0 else 'its own last state'} and the text's token at place t\xa0+\xa0{1 + step}"
             return (
                 f"{name[0].upper()}{name[1:]}, step {step}: {right:,} of {n:,} drafted tokens are right, by {self.own.judged_by}. The chain of row t is "
-                f"fed {fed}, and drafts the token at place t + {2 + step}."
+                f"fed {fed}, and drafts the token at place t\xa0+\xa0{2 + step}."
             )
         walk = Walk(len(strip.passes), sum(p.accepted for p in strip.passes))
         reached = "no whole draft fits" if walk.accept_length is None else f"accept length {walk.accept_length:.2f}"
