@@ -45,7 +45,7 @@ def rows(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> list[str]:
 EXIT_CODES = (
     ("0", "every command", "done; of `wiring`, `flags`, `replay` and the like whatever they found"),
     ("1", "`check`", "something fails"),
-    ("1", "`report`", "a notebook broke"),
+    ("1", "`report`", "a notebook broke, or one of several cases has no report"),
     ("2", "every command", "unusable input; the message says what, and what was expected"),
     ("3", "`check`", "nothing fails, and something cannot be told"),
     (str(INTERRUPTED), "`report`", "interrupted; what was finished is kept, and the command that goes on is printed"),
