@@ -151,7 +151,6 @@ def example(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(opening, "case_investigation", once)
-        patch.setenv("EAGLELAB_CACHE", "off")
         yield shared
 
 
