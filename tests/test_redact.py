@@ -8,7 +8,7 @@ import matplotlib
 import nbformat
 import pandas as pd
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from seeded_case import (
     CANARY,
     ENVIRONMENT,
@@ -36,7 +36,7 @@ from eaglelab.redact.marks import account, blocks, count, mark
 from eaglelab.redact.net import LeakError, Net
 from eaglelab.redact.redactor import Redactor
 from eaglelab.redact.veil import VARIABLE, Veil
-from eaglelab.redact.vocabulary import vocabulary
+from eaglelab.redact.vocabulary import NOTEBOOKS, vocabulary, words_of_notebooks
 from eaglelab.reports import parts, shown
 from eaglelab.reports.run import run_report
 from eaglelab.reports.select import ReportError, notebooks_folder
@@ -63,6 +63,18 @@ def veil(redactor, monkeypatch):
 
 
 # -- texts ------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_notebooks_words_are_listed():
+    lacking = set(words_of_notebooks(notebooks_folder())) - set(NOTEBOOKS.read_text(encoding="utf-8").split())
+    assert not lacking, "a notebook has changed: run `python -m eaglelab.redact.vocabulary`"
+
+
+def test_a_notebook_that_somebody_worked_in_adds_no_words(tmp_path):
+    cell = new_code_cell("1", outputs=[new_output("display_data", {"text/plain": "Friederike"})])
+    nbformat.write(new_notebook(cells=[cell]), tmp_path / "00_x.ipynb")
+    with pytest.raises(ValueError, match=r"00_x\.ipynb holds outputs, expected a notebook as it is committed"):
+        words_of_notebooks(tmp_path)
 
 
 def test_what_eaglelab_writes_stays(redactor):

@@ -1,4 +1,4 @@
-"""The words that eaglelab itself writes: those of its code, its tables and its notebooks, and the names of transformers' architectures.
+"""The words that eaglelab itself writes: those of its code, its tables and its notebooks as they are shipped, and the names of transformers' architectures.
 
 A text made of these words says nothing of whose case it is about; a word that is not among them may.
 """
@@ -6,14 +6,19 @@ A text made of these words says nothing of whose case it is about; a word that i
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
+NOTEBOOKS = Path(__file__).with_name("notebook_words.txt")
+"""Words of the notebooks that the code lacks, made by `python -m eaglelab.redact.vocabulary`. Words are not taken from the notebooks themselves:
+somebody may have worked in them, and saved a path of theirs or a whole output."""
 LETTERS = re.compile(r"[^\W\d_]+")
 HUMP = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_]+")
 """Parts of a CamelCase name; an acronym is one."""
@@ -58,32 +63,42 @@ def vocabulary() -> Vocabulary:
     """Read once a process; half a second."""
     words, names, together = set(), set(), set()
     for text in _texts():
-        for letters in set(LETTERS.findall(text)):
-            words.add(letters.lower())
-            words.update(h.lower() for h in HUMP.findall(letters))
+        words.update(_words(text))
         for name in set(NAME.findall(text.lower())):
             names.update((name, name.strip("./-"), *name.strip("./-").split("/")))
         together.update(runs(text))
+    for source in _prose():
+        together.update(runs(source))
     return Vocabulary(frozenset(words), frozenset(names), frozenset(together))
 
 
+def _words(text: str) -> Iterator[str]:
+    """In lower case, CamelCase names whole and in parts."""
+    for letters in set(LETTERS.findall(text)):
+        yield letters.lower()
+        yield from (h.lower() for h in HUMP.findall(letters))
+
+
 def _texts() -> Iterator[str]:
+    yield from _of_code()
+    yield NOTEBOOKS.read_text(encoding="utf-8")
+
+
+def _of_code() -> Iterator[str]:
     files = [p for suffix in ("py", "toml", "j2", "css") for p in sorted(PACKAGE.rglob(f"*.{suffix}"))]
     yield " ".join(p.relative_to(PACKAGE.parent).as_posix() for p in files)
     yield from (p.read_text(encoding="utf-8") for p in files)
-    yield from _notebooks()
     yield from map(os.strerror, errno.errorcode)
     yield from _architectures()
 
 
-def _notebooks() -> Iterable[str]:
+def _prose() -> Iterable[str]:
+    """Sources of the notebooks: words in a row that are no text of the data where a sample has them too. Never outputs."""
     from eaglelab.reports.select import ReportError, notebooks_folder  # late: papermill takes a second, and no kernel comes here
 
-    try:
-        paths = sorted(notebooks_folder().glob("*.ipynb"))
-    except ReportError:  # an installed copy without notebooks: the caller names others
-        return []
-    return [p.stem.replace("_", " ") + "\n" + p.read_text(encoding="utf-8").replace("\\n", "\n") for p in paths]
+    with suppress(ReportError, OSError, ValueError, KeyError):
+        for path in sorted(notebooks_folder().glob("*.ipynb")):
+            yield from ("".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"])
 
 
 def _architectures() -> Iterable[str]:
@@ -92,3 +107,22 @@ def _architectures() -> Iterable[str]:
     except ImportError:
         return []
     return [" ".join([*CONFIG_MAPPING_NAMES, *CONFIG_MAPPING_NAMES.values()])]
+
+
+def words_of_notebooks(folder: Path) -> list[str]:
+    """Words of the committed notebooks' sources that the rest of the vocabulary lacks, in order. Notebooks with outputs are refused."""
+    code = Vocabulary(frozenset(w for text in _of_code() for w in _words(text)), frozenset(), frozenset())
+    found: set[str] = set()
+    for path in sorted(folder.glob("*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        if any(cell.get("outputs") for cell in cells):
+            raise ValueError(f"{path} holds outputs, expected a notebook as it is committed: nbstripout takes them out")
+        found.update(w.lower() for cell in cells for w in LETTERS.findall("".join(cell["source"])) if not code.knows(w))
+        found.update(w.lower() for w in LETTERS.findall(path.stem) if not code.knows(w))
+    return sorted(found)
+
+
+if __name__ == "__main__":
+    from eaglelab.reports.select import notebooks_folder
+
+    NOTEBOOKS.write_text("\n".join(words_of_notebooks(notebooks_folder())) + "\n", encoding="utf-8")
