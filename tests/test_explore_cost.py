@@ -130,6 +130,13 @@ def test_a_table_fills_the_fields(case):
     assert live.values == values
 
 
+def test_a_measured_accept_length_between_two_steps_of_the_slider_is_measured(case):
+    play = case(HEAD + "1,0,,,7.454,\n1,2,1,3,11.232,1.6652\n")
+    assert play.defaults["accept_length"] == 1.67
+    assert play.now(**play.defaults).words["accept"] == "measured"
+    assert play.now(**play.defaults | {"accept_length": 1.7}).words["accept"] == "assumed"
+
+
 def test_what_did_not_run_is_predicted_as_the_cost_report_predicts_it(case):
     play = case(SWEEP)
     start = play.known.start(4, Setting(2))

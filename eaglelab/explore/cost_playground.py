@@ -215,7 +215,7 @@ class CostPlayground(Explorer):
         accept = ASSUMED
         if told is not None and abs(length - told.accept_length) < SLIDE:
             accept = f"replayed, {told.low:.2f} to {told.high:.2f}"
-        elif _close(length, at):
+        elif abs(length - at) < SLIDE:  # the slider goes in steps
             accept = cost
         runs = f" (median of {start.runs} runs)" if cost == MEASURED and start.runs > 1 else ""
         gain = ASSUMED if changed or accept == ASSUMED else r if accept == cost else PREDICTED
