@@ -57,8 +57,9 @@ def go_on(place):
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals of Unix")
-def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(place):
-    code, out, err, (kernel, child) = stop_at_the_second(place, signal.SIGINT)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_keeps_what_is_finished_and_says_how_to_go_on(place, number):
+    code, out, err, (kernel, child) = stop_at_the_second(place, number)
     assert code == 130
     assert "01_first  ok" in out
     assert err == (

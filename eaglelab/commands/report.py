@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -60,6 +61,7 @@ def _report(args: argparse.Namespace) -> int:
     given = {**_from_file(args.parameters_file), **dict(args.parameters)}
     options = {"only": args.only, "out": args.out, "timeout": args.timeout, "jobs": args.jobs, "resume": args.resume, "redact": args.redact}
     say = (lambda line: print(visible(line), flush=True)) if not args.json else None
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's way to say Ctrl-C
     try:
         fleet = run_reports(args.cases, parameters=given, say=say, live=sys.stderr.isatty(), **options)
     except KeyboardInterrupt as stopped:
@@ -67,6 +69,8 @@ def _report(args: argparse.Namespace) -> int:
         if not args.redact:
             print(f"go on with: {_command(args)}", file=sys.stderr)
         return INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if args.json:
         print_json(_json(fleet))
         return fleet.exit_code

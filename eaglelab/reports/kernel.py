@@ -170,7 +170,7 @@ def execute(path: Path, parameters: Mapping[str, Any], timeout: float, kernels: 
             try:
                 ReportEngine.execute_notebook(notebook, "python3", log=log, **options)
                 break
-            except KernelStartError as failure:
+            except (KernelStartError, OSError) as failure:  # OSError: no memory for a process, no room for its connection file
                 error = f"KernelStartError: {failure}"
             finally:
                 if kernels.stopped:
