@@ -25,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "data" / "example"
 IMAGES = ROOT / "docs" / "images"
 WIDTH, HEIGHT = 1280, 900
+MARGIN = 12
+"""Pixels around what is shown from a heading on."""
 MOST_BYTES, MOST_TOGETHER = 200_000, 1_200_000
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 
@@ -116,12 +118,12 @@ def shot(tab: Page, picture: Picture) -> bytes:
         return tab.screenshot(clip={"x": 0, "y": 0, "width": WIDTH, "height": picture.height})
     figure = tab.locator("figure", has=tab.locator("figcaption", has_text=picture.shows))
     if figure.count():
-        return figure.first.screenshot()
+        return figure.first.locator("img, svg").first.screenshot()
     heading = tab.locator("h2, h3", has_text=picture.shows)
     if not heading.count():
         raise SystemExit(f"{picture.page} has neither a figure nor a heading {picture.shows!r}: correct it in PICTURES")
-    top = heading.first.evaluate("e => e.getBoundingClientRect().top + window.scrollY")
-    clip = {"x": 0, "y": max(0, top - 12), "width": WIDTH, "height": picture.height}
+    left, top = heading.first.evaluate("e => [e.getBoundingClientRect().left, e.getBoundingClientRect().top + window.scrollY]")
+    clip = {"x": left - MARGIN, "y": top - MARGIN, "width": WIDTH - left, "height": picture.height}
     return tab.screenshot(full_page=True, clip=clip)
 
 
