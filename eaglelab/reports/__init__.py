@@ -7,6 +7,7 @@
 One file, one job. Running: `cases` (what was given, opened), `select` (which notebooks, which parameters), `machine` and `jobs` (cores, GPUs
 and the queue over them), `kernel` (papermill's engine), `case_run` (one run of a case), `state` (what lies in its folder until it is
 finished), `run` (all of it), `results` (a row for each case). Pages: `render` (executed notebook to page), `markdown` (prose and math), `parts`
-and `shown` (escaped pieces of HTML, shared with live notebooks), `index`, `headline`, `key_numbers`. Afterwards: `stored` (a run on disk),
+and `shown` (escaped pieces of HTML, shared with live notebooks), `links` (findings and pages that text names),
+`index`, `headline`, `key_numbers`. Afterwards: `stored` (a run on disk),
 `summary` (`report.md`), `differences` and `compare` (two runs).
 """
