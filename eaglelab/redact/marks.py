@@ -28,7 +28,7 @@ KINDS = {
     "output": "outputs not made by eaglelab.notebook",
 }
 """Kind -> what it is called in the account of what was removed, in the order of that account."""
-BLOCK = "▇"
+BLOCK = "░"
 """One for each character of a token's text, at most `LONGEST`."""
 LONGEST = 12
 PLACES = {

@@ -19,6 +19,8 @@ STATES = re.compile(r"v?\d+")
 """Names of columns that hold values of hidden states, in a table that names tokens too."""
 SAMPLES = re.compile(r"(?i)sample|key|captured|dump|other|request")
 """Names of columns and keys whose texts are sample keys."""
+SPLIT_TEXT = re.compile(rf"{mark('text')}(?:(?:[^\w‹›]+\w+){{0,3}}[^\w‹›]+{mark('text')})+")
+"""What is left of a sentence between two parts of it that were recognised."""
 CHUNK = re.compile(r"\w+(?:[-.@/\\+~&'’]+\w+)*")
 """What is kept or removed as a whole: a word, or a name with its parts."""
 MIXED = re.compile(
@@ -43,6 +45,7 @@ class Redactor:
     def _text(self, text: str) -> str:
         for step in (self._phrases, self.names.sub, lambda part: by_look(part, self._own), self._words):
             text = _between_marks(text, step)
+        text = SPLIT_TEXT.sub(mark("text"), text)
         return re.sub(rf"{mark('word')}(?:[\s,]+{mark('word')})+", mark("word"), text)
 
     def _own(self, name: str) -> bool:
