@@ -115,7 +115,8 @@ def _only(notebooks: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _problem(run: Path, what: str) -> Row:
-    return Row(parts.text(run.name), _unsure(what), "4", "not known", "not known", _links(run, set()))
+    when = re.sub(r"^(\d{4}-\d\d-\d\d)_(\d\d)(\d\d)(\d\d).*", r"\1 \2:\3:\4", run.name)  # by its name, in local time
+    return Row(parts.text(when), _unsure(what), "4", "not known", "not known", _links(run, set()))
 
 
 def _unsure(what: str) -> str:
