@@ -32,7 +32,9 @@ from eaglelab.target.head import adjust
 TOP = 5
 """Candidates of each model that are shown."""
 BLOCK_ROWS = 1024
-"""Rows whose draft states are kept: K x 1024 x H numbers, however long the sample is."""
+"""Rows at most whose draft states are kept: K x 1024 x H numbers, however long the sample is."""
+LEAST_ROWS = 64
+"""Rows drafted at a time in a short sample, a quarter of it in a longer one: the first answer comes soon, and few are drafted anew."""
 HEAD_ROWS = 4096
 """Rows of the target's lm_head that are widened to float32 at a time."""
 
@@ -197,6 +199,7 @@ class RowDrafts:
         given = variant.flags is not None and variant.flags.target_embedding
         self.table = self.target_table if given else embed.to(weight.device, weight.dtype)
         self.to_target = draft_to_target(drafter, variant)  # [Vd]
+        self._rows = min(BLOCK_ROWS, max(LEAST_ROWS, len(sample.token_ids) // 4))
         self._block, self._spoken = -1, torch.empty(0)
 
     def choices(self, row: int, step: int, first: int = -1, asked: Iterable[int] = (), count: int = TOP) -> Choices:
@@ -211,9 +214,9 @@ class RowDrafts:
     @torch.no_grad()
     def _logits(self, row: int, step: int) -> Tensor:
         """[Vd] float32, on the CPU."""
-        if row // BLOCK_ROWS != self._block:
-            self._block, self._spoken = row // BLOCK_ROWS, self._draft(row // BLOCK_ROWS)
-        state = self._spoken[step, row % BLOCK_ROWS]  # [H]
+        if row // self._rows != self._block:
+            self._block, self._spoken = row // self._rows, self._draft(row // self._rows)
+        state = self._spoken[step, row % self._rows]  # [H]
         return self.drafter.lm_head(state[None])[0].float().cpu()
 
     @torch.no_grad()
@@ -221,8 +224,8 @@ class RowDrafts:
         """[K, R, H] what lm_head reads, for the rows of one block."""
         weight = self.drafter.fc.weight
         batch = FusedBatch(self.drafter, [self.sample], self.target_table, weight.device, weight.dtype)
-        last = min((block + 1) * BLOCK_ROWS, len(self.sample.token_ids) - 1)
-        rows = torch.arange(block * BLOCK_ROWS, last, device=weight.device)
+        last = min((block + 1) * self._rows, len(self.sample.token_ids) - 1)
+        rows = torch.arange(block * self._rows, last, device=weight.device)
         chains = draft_chains(
             self.drafter,
             batch.packed,
