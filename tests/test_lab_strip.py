@@ -80,6 +80,6 @@ def test_every_control_has_a_label_and_the_tab_key_comes_by_all(tab):
     reached = []
     for _ in range(8):
         tab.page.keyboard.press("Tab")
-        reached.append(tab.page.evaluate("() => document.activeElement.textContent.slice(0, 30) || document.activeElement.type"))
+        reached.append(tab.page.evaluate("() => document.activeElement.textContent.slice(0, 30) || document.activeElement.tagName"))
     assert any("Previous rejection" in r for r in reached)
     assert any("Next rejection" in r for r in reached)
