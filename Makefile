@@ -36,7 +36,7 @@ faults: setup target
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/faults/run.py --pairs 12 --out $(FAULTS) --worlds held-out --frozen $(FROZEN)
 	$(BIN)/python benchmarks/faults/score.py $(FAULTS)/cases.csv --out docs/faults --readme README.md --frozen $(FROZEN)
 
-# The README's picture, from the example's verdict page; needs chromium.
+# The pictures of the README and the documents, from the example's pages; needs chromium. Pages made from the code: python -m docs.make_reference
 pictures: setup target
 	$(BIN)/python docs/make_pictures.py
 
