@@ -89,10 +89,10 @@ def _tell_uses(*_: Any) -> None:
     if used:
         rows = [(u.result, f"{u.computed} UTC", f"{u.seconds:.1f} s") for u in used]
         inner = parts.table(["result", "computed", "took"], rows, label="From the cache", row_headers=1)
-        said = f"From the cache: {', '.join(u.result for u in used)}"
+        said = f"From the cache: {'; '.join(u.result for u in used)}"
         _display(
             parts.folded(said, inner, "el-fold el-cache"),
-            f"From the cache: {', '.join(map(str, used))}",
+            f"From the cache: {'; '.join(map(str, used))}",
             *(("cached", u.to_json()) for u in used),
         )
 

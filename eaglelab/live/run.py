@@ -19,7 +19,7 @@ from typing import Any
 
 from eaglelab.live.prompts import Prompt
 from eaglelab.live.server import Generated, Server, ServerError
-from eaglelab.progress import progress
+from eaglelab.progress import counting
 from eaglelab.served.recording import Failure, Recording, RecordingError, RecordingWriter, Request, Scrape, Session
 
 NEW_TOKENS = 256
@@ -85,8 +85,7 @@ def _ask(
 ) -> str | None:
     """Why it stopped early, None at the end."""
     waiting, running, failed, stopped = deque(todo), {}, 0, None
-    bar = iter(progress(range(len(todo)), "requests"))
-    with ThreadPoolExecutor(concurrency) as pool:
+    with counting(len(todo), "requests", said=f"{len(todo):,} prompts") as step, ThreadPoolExecutor(concurrency) as pool:
         try:
             while (waiting and stopped is None) or running:
                 while waiting and stopped is None and len(running) < concurrency:
@@ -95,7 +94,7 @@ def _ask(
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     error = _keep(future, running[future], writer)
                     del running[future]
-                    next(bar, None)
+                    step()
                     failed = 0 if error is None else failed + 1
                     gone = failed >= stop_after or (failed and error.transient and not waiting and not running)
                     if gone and stopped is None:

@@ -20,6 +20,7 @@ from eaglelab.acceptance import FEW_SAMPLES, Z95
 from eaglelab.drafter.embedding import EmbeddingRows
 from eaglelab.dumps import Sample
 from eaglelab.opened import NotGiven
+from eaglelab.progress import progress
 from eaglelab.replay.race import rough
 from eaglelab.replay.run import BATCH_ROWS, FusedBatch, draft_to_target
 from eaglelab.replay.variants import Variant
@@ -395,7 +396,8 @@ class _Ranking:
             for n, (stage, mine) in enumerate(zip(stages, scores, strict=True)):
                 last = n == len(stages) - 1
                 going += [i for i, c in enumerate(known) if last and c.roles and i not in going]
-                mine.update({i: self._score(stage, known[i], 0.0 if n or last else HARDLY_ANY) for i in going if i not in mine})
+                new = progress([i for i in going if i not in mine], "deviations", unit="candidates")
+                mine.update({i: self._score(stage, known[i], 0.0 if n or last else HARDLY_ANY) for i in new})
                 totals = {i: s.log.sum() for i, s in mine.items()}
                 near = sorted(totals, key=lambda i: -totals[i])[:FINALISTS]
                 going = [i for i in near if totals[i] >= max(totals.values()) - HOPELESS]

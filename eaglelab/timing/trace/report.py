@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from eaglelab.progress import progress
 from eaglelab.timing.errors import TimingError
 from eaglelab.timing.phases import COLUMNS, Phase
 from eaglelab.timing.trace.attribute import attribute
@@ -143,7 +144,7 @@ def read_trace(paths: str | Path | Sequence[str | Path]) -> TraceReport:
     used: list[Path] = []
     first_error: TimingError | None = None
     others: Counter[str] = Counter()
-    for file in files:
+    for file in progress(files, "reading the trace", unit="files"):
         try:
             recordings, said = read_recordings(file)
         except TimingError as error:
