@@ -160,6 +160,7 @@ def test_a_case_that_is_opened_again_goes_on(case, monkeypatch, tmp_path):
     stops.at = 2
     with pytest.raises(KeyboardInterrupt):
         first.own_replay  # noqa: B018
+    stops.at = None
     found = second.own_replay
     of_both, stops.parts = stops.parts, 0
     assert bits(found) == bits(Investigation(case).own_replay)
