@@ -94,13 +94,15 @@ class Desk:
             assert argv[0] in SHELL, f"{command}: neither eaglelab nor in NOT_RUN"
             self.written.append(command.bare)
             return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+        reads = argv[1] in READERS and not {"--write", "--in-place"} & set(argv)
+        if not reads:
+            self.written.append(command.bare)
+        run = called if reads and not self.written else called.__wrapped__
         if argv[1] == "live":
             with recorded_server() as server:
-                code, out, err = called(tuple(server.url if w == URL else w for w in argv[1:]), server.url)
+                code, out, err = run(tuple(server.url if w == URL else w for w in argv[1:]))
         else:
-            code, out, err = called(tuple(argv[1:]), *(self.written or ["the example"]))
-        if not set(argv[1:2]) <= READERS or {"--write", "--in-place"} & set(argv):
-            self.written.append(command.bare)
+            code, out, err = run(tuple(argv[1:]))
         assert code in CODES.get(argv[1], (0,)), f"{command} ended with {code}:\n{out}{err}"
         return out
 
@@ -110,8 +112,8 @@ READERS = {"check", "dump", "identify", "replay", "wiring", "flags", "trace", "c
 
 
 @functools.cache
-def called(argv: tuple[str, ...], *_state: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command; the same command on the same files is run once for all pages."""
+def called(argv: tuple[str, ...]) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command. What only reads, on a page that has written nothing yet, is run once for all pages."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = cli.main(list(argv))
