@@ -202,6 +202,7 @@ from eaglelab.investigation import Investigation
 from eaglelab.replay import run
 run.BATCH_ROWS = 110
 inv = Investigation({case!r})
+inv.judge, inv.feeds  # so that the parts are the replay's
 real, parts = unfinished.Pieces.__setitem__, []
 def put(pieces, name, value):
     real(pieces, name, value)
@@ -229,7 +230,7 @@ def test_a_kernel_that_is_interrupted_goes_on(case):
         said = []
         client.execute_interactive(
             "before = len(parts)\nslow = 0\ninv.own_replay\n"
-            "print('RESULT', before, len(parts), sorted(set(parts)) == list(range(len(parts))), inv.own_replay.counts.right)",
+            "print('RESULT', before, len(parts), sorted(parts) == list(range(len(parts))), inv.own_replay.counts.right)",
             timeout=120,
             output_hook=lambda m: said.append(m["content"].get("text", "")),
         )
