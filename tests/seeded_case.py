@@ -71,7 +71,7 @@ def seeded_case(root: Path) -> Path:
     claims = [
         {"slot": 1, "text": "qxbehauptung layer3", "source": f"a note of qxkollegin, {SECRETS['password']}@qxhostmaschine"},
         {"key": SGLANG.rpartition(".")[2], "text": "[1, 3, 5]", "source": "qxnotizbuch, page 3"},
-        {"key": "qxschluessel", "text": f"as {SENTENCE}", "source": f"/home/qxuserin/{FILE}.txt"},
+        {"key": "qxschluessel", "text": f"as {SENTENCE}", "source": f"/users/qxuserin/{FILE}.txt"},
     ]
     build_case(
         case,
@@ -170,8 +170,8 @@ def _write_files(case: Path, world) -> None:
         f'INFO: {SECRETS["ip"]}:51422 - "POST /generate HTTP/1.1" 200 OK user=qxuserin Authorization: Bearer {SECRETS["jwt"]}',
         "[2026-11-30 04:45:10] Decode batch. #running-req: 1, #token: 207, token usage: 0.01, accept len: 1.75, accept rate: 0.44, "
         "cuda graph: False, gen throughput (token/s): 12.3, #queue-req: 0",
-        f'Traceback (most recent call last):\n  File "/home/qxuserin/qxserverbau/sglang/srt/models/qxmodell.py", line 12, in forward\n'
-        f"RuntimeError: mat1 and mat2 shapes cannot be multiplied (1x256 and 192x64) at /home/qxuserin/qxserverbau, {prompt}, {SECRETS['aws']}",
+        f'Traceback (most recent call last):\n  File "/users/qxuserin/qxserverbau/sglang/srt/models/qxmodell.py", line 12, in forward\n'
+        f"RuntimeError: mat1 and mat2 shapes cannot be multiplied (1x256 and 192x64) at /users/qxuserin/qxserverbau, {prompt}, {SECRETS['aws']}",
         PEM,
     ]
     (logs / f"{FILE}.log").write_text("\n".join(lines) + "\n")

@@ -115,7 +115,7 @@ def test_versions_shapes_flags_and_architectures_stay(redactor, text):
         ("at 10.77.31.9:51422, slot 2", "10.77", "host"),
         ("at fe80::1ff:fe23:4567:890a, slot 2", "fe23", "host"),
         ("served on engine.layers:30000", "engine.layers", "host"),
-        ("in /home/drafter/layers.pt, row 3", "/home", "path"),
+        ("in /users/drafter/layers.pt, row 3", "/users", "path"),
         ("in ~/target/layers", "~/target", "path"),
         ("in C:\\target\\layers.pt", "C:", "path"),
         ("commit 0123456789abcdef0123", "0123456789abcdef", "word"),
@@ -181,7 +181,7 @@ def test_token_ids_are_known_by_their_column(redactor):
 
 
 def test_the_account_names_kinds_and_counts_and_no_values(redactor):
-    counts = count(redactor.text("Friederike in /home/drafter and at 10.1.2.3 and /home/target")) + count(blocks("secret"))
+    counts = count(redactor.text("Friederike in /users/drafter and at 10.1.2.3 and /users/target")) + count(blocks("secret"))
     assert account(counts) == {
         "token text": 1,
         "paths and names of files and folders": 2,
