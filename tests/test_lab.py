@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from explorer_drives import DRIVES
 from lab_server import ROOT, lab
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install playwright)")
@@ -88,11 +89,14 @@ def test_make_lab_opens_on_the_first_notebook(workbook):
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_a_notebook_runs_to_its_end(opened, name):
+def test_a_notebook_runs_to_its_end_and_its_explorers_answer(opened, name):
     tab = opened(name)
     cells = tab.run()
     assert [f"{o['ename']}: {o['evalue']}" for c in cells for o in c["outputs"] if o["output_type"] == "error"] == []
     assert all(c["execution_count"] for c in cells if "".join(c["source"]).strip())
     assert "findings" in tab.page.locator(".jp-Notebook").inner_text() or tab.page.locator(".el-finding").count()
     assert tab.page.locator(".jp-Notebook img:not([alt])").count() == 0
+    assert tab.page.locator(".el-explore").count() == len(DRIVES.get(name, []))
+    for drive in DRIVES.get(name, []):
+        drive(tab)
     assert tab.complaints == []
