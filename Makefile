@@ -47,7 +47,8 @@ lint: setup
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: pyproject.toml constraints/cpu.txt
-	$(PYTHON) -c 'import sys; sys.exit("python3 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	@$(PYTHON) -c 'import sys; sys.exit("python3 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	@echo "Setting up $(VENV), once: a few minutes, 2 GB of disk. pip says nothing meanwhile."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[notebooks,example,dev]'
 	touch $@

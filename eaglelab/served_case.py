@@ -32,8 +32,8 @@ if TYPE_CHECKING:  # torch and pandas load with the parts that need them
     from eaglelab.served.variant_fit import VariantFit
 
 LIVE = (
-    "`eaglelab live CASE --url http://localhost:30000` sends the dump's own prompts to the running server and writes a recording: name it in "
-    "`[engine] counters`"
+    "`eaglelab live CASE --url http://localhost:30000` sends the dump's own prompts to the running server (30000 is SGLang's port, 8000 vLLM's) and "
+    "writes a recording: name it in `[engine] counters`"
 )
 """How to get what a server reached on the same text, for messages."""
 LENGTH = "accept length (tokens per verify pass)"

@@ -220,11 +220,11 @@ def tokens(inv: Investigation) -> Iterator[Finding]:
     if table.empty:
         need_masks(inv)
         raise ValueError("the walk stops at no token: no answer of these samples is long enough")
-    named = few([f"{r.token} ({r.saved:,} passes, {r.drafted} drafted {r.times} of {r.stops} times)" for r in table.itertuples()], MOST)
+    named = few([f"“{r.token}” ({r.saved:,} passes, “{r.drafted}” drafted {r.times} of {r.stops} times)" for r in table.itertuples()], MOST)
     share = table["saved"].sum() / walk.verify_steps
     yield Finding(
         id="lost.tokens",
-        title=f"The costliest tokens: {', '.join(table['token'][:MOST])} cost up to {table['saved'].iloc[0]:,} of {walk.verify_steps:,} verify passes each",
+        title=f"The costliest tokens: {', '.join(f'“{t}”' for t in table['token'][:MOST])} cost up to {table['saved'].iloc[0]:,} of {walk.verify_steps:,} verify passes each",
         status=Status.PASS,
         evidence=f"Passes that the walk would not need, were the token always right: {named}. The {len(table)} costliest stand for {share:.0%} of the "
         f"passes at most ({inv.sampled}{'' if inv.own_replay.judged_by == JUDGED else ', judged by the text'}).",

@@ -376,6 +376,12 @@ def _plain(settings: dict[str, object]) -> dict[str, object]:
     return {name: str(value) if isinstance(value, Engine) else value for name, value in settings.items()}
 
 
+def _span(low: float, high: float) -> str:
+    """What a range says as it is printed: equal ends are one number."""
+    first, last = f"{low:.2f}", f"{high:.2f}"
+    return f"lies between {first} and {last}" if first != last else f"is {first}"
+
+
 def log(inv: Investigation) -> Iterator[Finding]:
     """What the log's lines tell together: starts, graphs, an accept length that never moves, falls, or differs between ranks."""
     if inv.case.engine.log is None:
@@ -392,7 +398,7 @@ def log(inv: Investigation) -> Iterator[Finding]:
     starts, low, high = int(table["start"].max()) + 1, lines["accept_length"].min(), lines["accept_length"].max()
     yield Finding(
         id="served.log",
-        title=f"The log's accept length lies between {low:.2f} and {high:.2f} in {len(lines):,} lines",
+        title=f"The log's accept length {_span(low, high)} in {len(lines):,} lines",
         status=Status.PASS,
         claim="; ".join(lines["accept_definition"].dropna().unique()[:3]),
         evidence=f"{starts} start{'s' if starts > 1 else ''} of the server in {log.lines:,} lines of the log. {_rates(lines)}".strip(),

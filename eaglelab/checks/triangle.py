@@ -97,7 +97,8 @@ def _said(inv: Investigation, found: VariantFit) -> tuple[Status, str, str]:
     if config is None and len({f.candidate.kind for f in alike}) > 1:
         names = few([f"{f.name} ({length_words(f.predicted)})" for f in alike], 4, "; ")
         title = f"What {who} accepted ({length}) is not what the drafter was trained for ({length_words(trained.predicted)}); alike reproduce it: {names}"
-        return Status.CANNOT_TELL, title, f"{MORE} Or look at them one by one, the likelier first. {best.candidate.next}"
+        first = f"If it is {best.name}: {best.candidate.next}"
+        return Status.CANNOT_TELL, title, f"{MORE} Or look at them one by one, the likelier first. {first}"
     title = f"What {who} accepted ({length}) is reproduced by {named.name} ({length_words(named.predicted)}), and not by {trained.name} ({length_words(trained.predicted)})"
     rest = [f.name for f in alike if f is not named]
     title += f"; not told from it: {few(rest, 3, '; ')}" if rest else ""
