@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from eaglelab.cache import kept
 from eaglelab.claims import claimed_capture_ids
-from eaglelab.opened import NotGiven, OpenedCase
+from eaglelab.opened import DUMP, NotGiven, OpenedCase
 from eaglelab.wiring import FINAL, Boundary, Wiring
 
 __all__ = ["Feeds", "Investigation", "NotGiven"]
@@ -98,10 +98,12 @@ class Investigation(OpenedCase):
 
     @cached_property
     def last_fault(self) -> str:
-        """Why the target's choices cannot be had from the last slot; "" where they can, as far as anything tells."""
+        """Why the target's choices cannot be had from the last slot; "" where they can, as far as anything tells, and where there is none."""
         from eaglelab.wiring import boundary_name
 
         slot, identified = self.dump.feed.last, self.identified_last
+        if slot is None:
+            return ""
         if isinstance(identified, int) and identified != (layers := self.identification.num_layers):
             return f"slot {slot} goes as the last state and holds {boundary_name(identified, layers)}"
         try:
@@ -163,9 +165,11 @@ class Investigation(OpenedCase):
 
     @property
     def identified_last(self) -> Boundary:
-        """What the last state is by comparison with the target. None where that cannot tell, or cannot be made: `wiring.dump` says why."""
+        """What the last state is by comparison with the target. None where there is none, where that cannot tell, or cannot be made:
+        `wiring.dump` says why."""
+        last = self.dump.feed.last
         try:
-            return self.dump_wiring[self.dump.feed.last]
+            return None if last is None else self.dump_wiring[last]
         except ValueError:
             return None
 
@@ -221,6 +225,8 @@ class Investigation(OpenedCase):
         """The dump's own feed, for which nothing needs to be known of its slots."""
         from eaglelab.replay import Variant
 
+        if self.dump is None:
+            raise NotGiven("a dump", DUMP)
         return Variant(tuple(self.dump.feed.aux), label="the dump's feed")
 
     @cached_property

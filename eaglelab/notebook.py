@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,14 +122,22 @@ def explore(explorer: Explorer) -> None:
 
     live = Live(explorer)
     display({"application/javascript": KEYS}, raw=True)
-    display({**live.box._repr_mimebundle_(), "text/html": twin, "text/plain": said}, raw=True)
+    display({**live.box._repr_mimebundle_(), "text/html": _as_text(twin), "text/plain": said}, raw=True)
 
 
 def table(data: Any, caption: str | None = None, empty: str = "none") -> None:
     """Show a table: a DataFrame, a list of dicts, or a dict of columns. Everything in it is escaped; without rows the sentence `empty` stands."""
     rows = frame(data)
-    listed = f"{caption or ''}\n{rows.head(20).to_string()}" if len(rows) else f"{caption}: {empty}" if caption else empty
+    shown_rows = rows if VEIL is None else VEIL.frame(rows)
+    listed = f"{caption or ''}\n{shown_rows.head(20).to_string()}" if len(rows) else f"{caption}: {empty}" if caption else empty
     _display(shown.table(rows, caption, empty=empty), listed.strip())
+
+
+def listing(sentences: Sequence[str], caption: str) -> None:
+    """Show sentences as a list; a sentence where there are none."""
+    if not sentences:
+        return _display(parts.nothing(f"{caption}: none"), f"{caption}: none")
+    _display(parts.listed(sentences, caption), "\n".join([caption, *(f"- {s}" for s in sentences)]))
 
 
 def record(*items: Finding | Verdict) -> None:
@@ -175,7 +183,7 @@ def given() -> Iterator[None]:
 
 def _display(markup: str, text: str, *records: tuple[str, Any]) -> None:
     """Show HTML in a notebook, with what is recorded beside it; print the text elsewhere."""
-    bundle = {"text/html": markup, "text/plain": parts.clean(text)} if markup else {}
+    bundle = {"text/html": _as_text(markup), "text/plain": parts.clean(text)} if markup else {}
     if records:
         stored = plain([{"kind": kind, "data": data} for kind, data in records])
         bundle[RECORD] = stored if VEIL is None else [{**r, "data": VEIL.value(r["data"])} for r in stored]
@@ -185,3 +193,8 @@ def _display(markup: str, text: str, *records: tuple[str, Any]) -> None:
         display(bundle, raw=True, metadata={} if VEIL is None else VEIL.metadata())
     elif text:
         print(parts.clean(text))
+
+
+def _as_text(markup: str) -> str:
+    """HTML in which JupyterLab's MathJax takes no dollar sign for a formula: a token that says `$\\href{…}{…}$` stays what it says."""
+    return f'<div class="mathjax_ignore">{markup}</div>'

@@ -79,6 +79,7 @@ class Live:
         import ipywidgets as widgets
 
         self.explorer, self.strict, self._busy = explorer, strict, False
+        self._viewed: dict[str, Any] = {}
         self.controls = explorer.controls()
         self.output, self.error = widgets.HTML(), widgets.HTML()
         for area, name in ((self.output, "el-explore-view"), (self.error, "el-explore-error")):
@@ -105,7 +106,13 @@ class Live:
         """Compute the view for the present values; what goes wrong is said beside it and leaves the last view in place, dimmed."""
         with uncollected():
             done = self._guard(lambda: setattr(self.output, "value", self.explorer.view(**self.values)))
-        (self.output.remove_class if done else self.output.add_class)(STALE)
+        if done:
+            self._viewed = self.values
+        self._mark_stale()
+
+    def _mark_stale(self) -> None:
+        """Dim a view that is of other values than the present ones."""
+        (self.output.remove_class if self._viewed == self.values else self.output.add_class)(STALE)
 
     def _changed(self, name: str, _change: Any) -> None:
         if self._busy:  # values that an action or `adjust` sets: one view, at the end
@@ -124,7 +131,7 @@ class Live:
         if done:
             self.show()
         else:
-            self.output.add_class(STALE)
+            self._mark_stale()
 
     def _guard(self, do: Callable[[], Any]) -> bool:
         """Run, and say whether it went well. A front end shows no error of a callback by itself."""

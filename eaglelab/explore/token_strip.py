@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from eaglelab.acceptance import Walk
 from eaglelab.checks.replay import OWN_TEXT
-from eaglelab.explore.frame import Explorer, chooser, labelled
+from eaglelab.explore.frame import Explorer, chooser, cut, labelled
 from eaglelab.explore.strip_case import STEP, WALK, StripCase
 from eaglelab.replay.strip import Line, Mark, Strip, step_after, target_choices
 from eaglelab.reports import parts
@@ -104,7 +104,7 @@ class TokenStrip(Explorer):
         )
 
     def _text(self, strip: Strip, line: Line, around: int, size: int, feed: Variant, kind: str) -> str:
-        label = f"Tokens of {strip.outcome.key}, {feed.name}, {kind}"
+        label = f"Tokens of {cut(strip.outcome.key)}, {feed.name}, {kind}"
         return pieces.text(strip, line, self.texts, around=around, size=size, label=label)
 
     @staticmethod
@@ -123,7 +123,7 @@ class TokenStrip(Explorer):
         right, n = line.count(Mark.RIGHT), sum(line.count(m) for m in (Mark.RIGHT, Mark.WRONG, Mark.OUTSIDE))
         name = self.feeds[feed].name
         if not len(strip.outcome.rows):
-            return f"Nothing counts in {strip.outcome.key}: its loss mask is empty, or the text ends too soon."
+            return f"Nothing counts in {cut(strip.outcome.key)}: its loss mask is empty, or the text ends too soon."
         if kind == STEP:
             fed = f"{'the states of row t' if step == 0 else 'its own last state'} and the text's token at place t\xa0+\xa0{1 + step}"
             return (
@@ -210,7 +210,7 @@ class TokenStrip(Explorer):
             except ValueError as reason:
                 why = f"The engine's feed cannot be replayed: {reason}"
         key = self.own.outcomes[sample].key
-        picker = pieces.frames(f"strip-{key}", f"{key}: choose what to show", items)
+        picker = pieces.frames(f"strip-{key}", f"{cut(key)}: choose what to show", items)
         note = f'<p class="el-cut">{parts.prose(why)}</p>' if why else ""
         return f'<div class="el-strip-said">{self._asides()}</div>{picker}{note}{self._table(sample)}'
 

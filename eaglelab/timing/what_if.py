@@ -32,8 +32,8 @@ class Cycle:
         parts = (self.verify_ms, self.draft_ms, self.rest_ms)
         if not (all(0 <= p < 1e9 for p in parts) and sum(parts) > 0 and self.baseline_ms > 0 and self.accept_length >= 1):
             raise TimingError(
-                f"a cycle of verify {self.verify_ms}, draft {self.draft_ms}, rest {self.rest_ms} ms, baseline {self.baseline_ms} ms and accept "
-                f"length {self.accept_length}: expected times of 0 or more, a baseline above 0 and an accept length of 1 or more"
+                f"a cycle of verify {self.verify_ms:g}, draft {self.draft_ms:g}, rest {self.rest_ms:g} ms, baseline {self.baseline_ms:g} ms and accept "
+                f"length {self.accept_length:g}: expected times of 0 or more and below 1e9, a baseline above 0, an accept length of 1 or more"
             )
 
     @classmethod
