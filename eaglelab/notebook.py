@@ -112,15 +112,22 @@ def show(figure: Any, *, alt: str, caption: str | None = None, data: Any = None)
 
 
 def explore(explorer: Explorer) -> None:
-    """Show an explorer: its widgets where a person watches, and its static twin in reports (and wherever widgets cannot be shown)."""
-    twin, said = explorer.twin(), f"[{explorer.title}]"
+    """Show an explorer: its widgets where a person watches, and its static twin in reports (and wherever widgets cannot be shown).
+
+    What is wrong with the values that the twin shows keeps nobody from trying others: then a note stands in its place.
+    """
+    said = f"[{explorer.title}]"
     if not watched():
-        return _display(twin, said)
+        return _display(explorer.twin(), said)
     from IPython.display import display
 
     from eaglelab.explore.frame import KEYS, Live
 
     live = Live(explorer)
+    try:
+        twin = explorer.twin()
+    except ValueError as error:
+        twin = _cannot_tell(error)
     display({"application/javascript": KEYS}, raw=True)
     display({**live.box._repr_mimebundle_(), "text/html": _as_text(twin), "text/plain": said}, raw=True)
 
@@ -178,7 +185,11 @@ def given() -> Iterator[None]:
     except NotGiven as absent:
         not_given(absent.what, absent.how)
     except ValueError as error:  # every room's own errors are ValueErrors with a text for the user
-        _display(parts.note("this part", str(error), kind="cannot tell"), f"cannot tell: {error}")
+        _display(_cannot_tell(error), f"cannot tell: {error}")
+
+
+def _cannot_tell(error: ValueError) -> str:
+    return parts.note("this part", str(error), kind="cannot tell")
 
 
 def _display(markup: str, text: str, *records: tuple[str, Any]) -> None:

@@ -203,7 +203,7 @@ def test_two_notebooks_run_at_a_time(workplace, monkeypatch):
     [
         ({"only": "05"}, r"no notebook 05 in .*books: there are 01, 03"),
         ({"only": "zz,01"}, r"no notebook zz"),
-        ({"only": ""}, r"no notebook 00 in .*: there are 01, 03"),
+        ({"only": ""}, r"no notebook chosen: got '', expected numbers as in 02,04; there are 01, 03"),
         (
             {"parameters": {"max_sample": 4}},
             r"unknown parameter 'max_sample' \(did you mean 'max_samples'\?\): the chosen notebooks take max_samples, name",
@@ -346,11 +346,12 @@ def test_terminal_text_is_plain_and_long_text_folded(tmp_path):
     out = new_output("stream", name="stdout", text="\x1b[31mred\x1b[0m 10%\r100% done\x07 " + EVIL + "\n")
     long = new_output("stream", name="stdout", text="line\n" * 50)
     err = new_output("stream", name="stderr", text="a warning")
-    page, _ = page_of(tmp_path, with_outputs(out, long, err))
+    more = new_output("stream", name="stderr", text="\nand another")
+    page, _ = page_of(tmp_path, with_outputs(err, out, more, long))
     assert "100% done\\x07 &lt;script&gt;" in page
     assert "red" not in page.split("<main")[1]
     assert "Printed text, 50 lines" in page
-    assert "<summary>stderr, 1 line</summary>" in page
+    assert "<summary>Log, 2 lines</summary>" in page
 
 
 def test_page_is_small_and_asks_for_nothing(tmp_path):

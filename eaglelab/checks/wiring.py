@@ -258,7 +258,7 @@ def _next(inv: Investigation, wanted: Wiring, mine: dict[str, Any]) -> str:
     if not mine["edits"]:
         return f"{mine['why']} Train on boundaries that it can feed, or serve with another engine."
     what = " and ".join(f"{key} = {json.dumps(value)}" for key, value in mine["edits"].items())
-    return f"Set {what} in {inv.draft_config_name}; `{_write_command(inv, wanted)}`, run beside case.toml, writes a corrected copy; with --in-place instead of --write the file itself, and the old one is kept."
+    return f"Set {what} in {inv.draft_config_name}; `{_write_command(inv, wanted)}`, run beside case.toml, writes a corrected copy; with `--in-place` instead of `--write` the file itself, and the old one is kept."
 
 
 def _write_command(inv: Investigation, wanted: Wiring) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.axes import Axes
 
+from eaglelab.plots.labels import label_points
 from eaglelab.plots.style import BLACK, EVIDENCE, OTHER, TEXT, VERIFY, axes, finish
 
 
@@ -31,12 +32,12 @@ def speedup_by_accept_length(
         ax.annotate(f"breaks even at {break_even:.2f}", (break_even, 0.98), (-4 if right else 4, 0), fontsize=9, color=TEXT, **look)
     if measured is not None and len(measured):
         ax.plot(measured["accept_length"], measured["speedup"], linestyle="", marker="s", markersize=5, color=EVIDENCE, label="measured")
-        for row in measured.itertuples():
-            ax.annotate(row.name, (row.accept_length, row.speedup), (4, -12), textcoords="offset points", fontsize=8, color=TEXT)
     faster = "faster" if here[1] > 1 else "slower"
     ax.plot(*here, linestyle="", marker="o", markersize=11, markeredgewidth=2, fillstyle="none", color=BLACK, label=f"here: {faster}")
     top = max(1.0, float(line["speedup"].max()), float(line["before"].max()) if "before" in line else 0.0)
     ax.set_ylim(0, 1.12 * max(top, float(measured["speedup"].max()) if measured is not None and len(measured) else 0.0))
+    if measured is not None and len(measured):
+        label_points(ax, list(zip(measured["accept_length"], measured["speedup"], strict=True)), list(measured["name"]), avoid=[here])
     ax.legend(loc="lower right", fontsize=9, frameon=False)
     title = f"At accept length {here[0]:.2f} this is {here[1]:.2f} times as fast as no speculation; it breaks even at {break_even:.2f}"
     return finish(ax, title, "accept length, tokens per verify pass", "speedup over no speculation")

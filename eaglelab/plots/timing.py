@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
+from eaglelab.plots.labels import label_points
 from eaglelab.plots.style import (
     BLACK,
     CLAIM,
@@ -182,12 +183,11 @@ def accept_length_and_cost(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
             look = {"marker": MARKERS[i % len(MARKERS)], "fillstyle": fill, "color": EVIDENCE if fill == "full" else CLAIM}
             ax.plot(rows["r"][chosen], rows["accept_length"][chosen], linestyle="", markersize=8, **look)
         ax.plot([], [], linestyle="", marker=MARKERS[i % len(MARKERS)], color=OTHER, label=f"batch {batch}")
-    for row in table.itertuples():
-        ax.annotate(row.name, (row.r, row.accept_length), (7, -3), textcoords="offset points", fontsize=8, color=TEXT)
     ax.annotate("faster", (0.03, 0.93), xycoords="axes fraction", fontsize=9, color=EVIDENCE)
     ax.annotate("slower than no speculation", (0.97, 0.04), xycoords="axes fraction", fontsize=9, color=CLAIM, ha="right")
     ax.set_xlim(low, top)
     ax.set_ylim(low, top)
+    label_points(ax, list(zip(table["r"], table["accept_length"], strict=True)), list(table["name"]))
     ax.legend(loc="center right", fontsize=9)
     won = int((table["accept_length"] > table["r"]).sum())
     title = f"{'None' if won == 0 else won} of {len(table)} settings reach{'' if won > 1 else 'es'} the accept length that breaks even" if len(table) > 1 else (
@@ -213,10 +213,9 @@ def predicted_and_measured(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
         ax.plot(rows["measured"], rows["predicted"], linestyle="", marker=MARKERS[i % len(MARKERS)], color=color, label=f"batch {batch}")
         if {"low", "high"} <= set(rows):
             ax.vlines(rows["measured"], rows["low"].astype(float), rows["high"].astype(float), color=color, linewidth=4, alpha=0.2)
-    for row in table.itertuples():
-        ax.annotate(row.name, (row.measured, row.predicted), (6, -3), textcoords="offset points", fontsize=8, color=TEXT)
     ax.set_xlim(low, high)
     ax.set_ylim(low, high)
+    label_points(ax, list(zip(table["measured"], table["predicted"], strict=True)), list(table["name"]))
     ax.legend(loc="upper left", fontsize=9)
     off = (table["predicted"] / table["measured"] - 1).abs()
     title = f"Predicted speedups lie within {off.max():.0%} of the measured ones, half of them within {off.median():.0%}"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eaglelab.findings import SEVERITY, Change, Finding, Status, Verdict, by_severity, plain
+from eaglelab.findings import SEVERITY, Change, Finding, Status, Verdict, by_severity, own_changes, plain
 
 TEMPLATES = Path(__file__).parent / "template"
 
@@ -49,7 +49,11 @@ veil: Any = None
 
 def clean(value: Any) -> str:
     """`value` as text in which a character that would hide, reorder or break text (control, bidi, surrogate) is spelt out: `\\u202e`."""
-    said = str(value) if veil is None else veil.text(str(value))
+    return spelt(str(value) if veil is None else veil.text(str(value)))
+
+
+def spelt(said: str) -> str:
+    """`clean`, of text that has passed the veil."""
     return "".join(c if c.isprintable() or c in SPACES else repr(c)[1:-1] for c in said.replace("\r\n", "\n"))
 
 
@@ -152,13 +156,18 @@ def table(
 
 
 def _is_name(shown: str) -> bool:
-    """Whether a cell is one word, such as a file's name."""
-    return len(shown) in NAME and not re.search(r"[\s␣⏎]", shown)
+    """Whether a cell is one word, such as a file's name or the mark in its place."""
+    return len(shown) in NAME and not re.search(r"[\s␣⏎]", re.sub(r"\u2039[^\u2039\u203a]*\u203a", "", shown))
 
 
 def nothing(sentence: str) -> str:
     """What stands where a table would have no rows."""
     return f'<p class="el-cut">{text(sentence)}</p>'
+
+
+def listed(items: Iterable[Any], caption: str) -> str:
+    """Sentences as a list under a caption; what stands between backticks set as code."""
+    return f'<p class="el-listed">{text(caption)}</p><ul>{"".join(f"<li>{prose(i)}</li>" for i in items)}</ul>'
 
 
 def pairs(items: Iterable[tuple[Any, Any]], label: str) -> str:
@@ -262,11 +271,6 @@ def changes(items: Sequence[Change]) -> str:
     others = [c for c in items if c not in own]
     blocks = [("What to change:", own), ("If you serve with another engine:", others)]
     return "".join(f'<p class="el-changes">{head}</p><ul>{"".join(map(_change, some))}</ul>' for head, some in blocks if some)
-
-
-def own_changes(items: Sequence[Change]) -> list[Change]:
-    """Those for the first change's engine, and for all."""
-    return [c for c in items if c.engine in (None, items[0].engine)]
 
 
 def edit(item: Change) -> str:

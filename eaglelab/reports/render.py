@@ -90,6 +90,7 @@ class Page:
         self.notebook.cells = cells
         for cell in cells:
             _drop_live(cell)
+            _join_log(cell)
 
     @property
     def headline(self) -> str | None:
@@ -190,6 +191,14 @@ def _drop_live(cell: NotebookNode) -> None:
             cell.outputs.append(nbformat.v4.new_output("display_data", {"text/html": parts.note(NO_TWIN, kind="not shown")}))
 
 
+def _join_log(cell: NotebookNode) -> None:
+    """What a cell wrote to stderr, line by line, as one text, where the first of it stood."""
+    log = [o for o in cell.get("outputs", []) if o.output_type == "stream" and o.name == "stderr"]
+    if len(log) > 1:
+        log[0].text = "".join(o.text for o in log)
+        cell.outputs = [o for o in cell.outputs if not any(o is later for later in log[1:])]
+
+
 def code(cell: NotebookNode) -> str:
     """A code cell's source, folded; parameters say which ones they are."""
     tags = cell.metadata.get("tags", [])
@@ -208,7 +217,7 @@ def printed(text: str, fold: bool = False) -> str:
     lines = strip_ansi(text).replace("\r\n", "\n").split("\n")
     shown = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines).strip("\n")
     block = f'<pre class="stdout" tabindex="0">{parts.text(shown)}</pre>'
-    return parts.folded(f"{'stderr' if fold else 'Printed text'}, {_lines(shown)}", block) if fold or shown.count("\n") >= LONG else block
+    return parts.folded(f"{'Log' if fold else 'Printed text'}, {_lines(shown)}", block) if fold or shown.count("\n") >= LONG else block
 
 
 def failure(output: NotebookNode) -> str:
