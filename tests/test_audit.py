@@ -489,5 +489,5 @@ def test_an_embedding_table_of_rubbish_is_not_the_targets(value, tmp_path):
     found = {engine: complete(folder, engine, "drafter.embedding", **embed) for engine in (None, *ENGINES)}
     assert {e: f.status for e, f in found.items()} == {None: Status.CANNOT_TELL, "sglang": Status.PASS, "vllm": Status.FAIL}
     assert (found["vllm"].numbers["differ"], found["vllm"].numbers["ruined"]) == (2, 2)
-    assert "2 rows hold NaN or infinity, or nothing but zeros (tokens 3, 7)" in found["vllm"].evidence
+    assert "2 rows hold NaN or infinity, or nothing but zeros (token ids 3, 7)" in found["vllm"].evidence
     assert "overwrites it with the target's" in found["sglang"].evidence

@@ -229,7 +229,7 @@ def drafter_embedding(inv: Investigation) -> Iterator[Finding]:
     does = consequences(engines_of(inv), "embedding_ruined" if broken and broken == differ else "embedding", canonical_name(name))
     lost = [c for c in does if c.effect != "harmless"] if differ else []
     ids = few([str(i) for i in rows.token_ids[ruined].tolist()], 5)
-    rubbish = f"{broken:,} rows hold NaN or infinity, or nothing but zeros (tokens {ids}). " if broken else ""
+    rubbish = f"{broken:,} rows hold NaN or infinity, or nothing but zeros (token ids {ids}). " if broken else ""
     relative = f"Relative difference of a row: median {median:.2g}, largest {largest:.2g}" if measured.numel() else "No row can be compared"
     yield Finding(
         id="drafter.embedding",

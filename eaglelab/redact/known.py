@@ -25,6 +25,8 @@ from eaglelab.redact.vocabulary import LETTERS, Vocabulary, runs
 MOST_SAMPLES = 2000
 """Samples whose text is read, the choice of the notebooks first."""
 SHORTEST = 3
+DIGITS = 5
+"""Of a name that is a number: a shorter one would take counts out of every sentence."""
 
 
 @dataclass
@@ -39,8 +41,8 @@ class Known:
     def add(self, name: Any, instead: str, vocabulary: Vocabulary, hidden: bool = False) -> None:
         """hidden: also where eaglelab's own code has this name; never a single word of its own."""
         name = str(name).strip().rstrip("/")
-        letters = LETTERS.findall(name)
-        if len(name) < SHORTEST or not letters or name.lower() in vocabulary.words or name in self.names:
+        telling = LETTERS.search(name) or (name.isdigit() and len(name) >= DIGITS)
+        if len(name) < SHORTEST or not telling or name.lower() in vocabulary.words or name in self.names:
             return
         if hidden or not vocabulary.holds(name):
             self.names[name] = instead

@@ -24,6 +24,7 @@ KINDS = {
     "user": "user names",
     "environment": "values of environment variables",
     "hash": "hashes",
+    "number": "long numbers, as of phones, accounts or people",
     "word": "words that eaglelab does not write itself",
     "output": "outputs not made by eaglelab.notebook",
 }

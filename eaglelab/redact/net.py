@@ -37,7 +37,7 @@ class Net:
     """What must not occur in a run."""
 
     def __init__(self, known: Known, vocabulary: Vocabulary) -> None:
-        hidden = {n: m for n, m in known.names.items() if not vocabulary.holds(n)}
+        hidden = {n: m for n, m in known.names.items() if not vocabulary.holds(n) and not n.isdigit()}  # a number may be a size
         self.names, self.phrases = Names(hidden), frozenset(known.phrases)
 
     def search(self, folder: Path) -> None:

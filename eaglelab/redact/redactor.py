@@ -11,7 +11,7 @@ from eaglelab.redact.known import Known
 from eaglelab.redact.marks import MARK, mark
 from eaglelab.redact.names import Names
 from eaglelab.redact.patterns import by_look
-from eaglelab.redact.vocabulary import LETTERS, RUN, WORD, Vocabulary
+from eaglelab.redact.vocabulary import LETTERS, RUN, SHORT, WORD, Vocabulary
 
 TOKEN_IDS = re.compile(r"(?i)(?:.*[_ ])?token[_ ](?:ids?|index)|(?:right |drafted )?token|input_ids|bos|eos")
 """Names of columns and keys whose whole numbers are token ids. `tokens` counts them, `id` and `ids` are layers."""
@@ -24,9 +24,17 @@ SPLIT_TEXT = re.compile(rf"{mark('text')}(?:(?:[^\w‹›]+\w+){{0,3}}[^\w‹›
 CHUNK = re.compile(r"\w+(?:[-.@/\\+~&'’]+\w+)*")
 """What is kept or removed as a whole: a word, or a name with its parts."""
 MIXED = re.compile(
-    r"(?:\d+[^\W\d_]+){3,}|(?:[^\W\d_]+\d+){4,}|(?=\w*\d)(?=\w*[^\W\d_])(?=\w*[a-z])(?=\w*[A-Z])[^\W_]{16,}|(?=\w*\d)[0-9a-f]{12,}"
+    r"(?<![^\W_])(?!e[45]m[23])(?:[^\W\d_]{1,2}\d){2,}[^\W\d_]{1,2}(?![^\W_])|(?<![^\W_])(?:[^\W\d_]\d+){3,}(?![^\W_])|(?:\d+[^\W\d_]+){3,}|(?:[^\W\d_]+\d+){4,}|(?=\w*\d)(?=\w*[^\W\d_])(?=\w*[a-z])(?=\w*[A-Z])[^\W_]{16,}|(?=\w*\d)[0-9a-f]{12,}|(?<![\d.])\d{9,}"
 )
-"""Letters and digits in turn, as in keys and hashes."""
+"""Letters and digits in turn, as in keys and hashes, and letters written as digits."""
+NUMERIC = re.compile(r"\d+\.\d+(?:[eE][-+]?\d+)?|\d+(?:x\d+)+")
+"""A decimal, and a shape as `1x8x256x64`."""
+SPELT = re.compile(r"\b[A-Za-z](?:[ .\u00b7_-][A-Za-z]){3,}\b")
+"""A word letter by letter."""
+INVISIBLE = re.compile(r"[\u00ad\u034f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
+"""Characters that split a word and are not seen."""
+SAID = re.compile(r"(?i)\bsample (?:key )?(\d+)\b")
+"""A sample whose key is made of digits, in a sentence."""
 
 
 class Redactor:
@@ -43,6 +51,7 @@ class Redactor:
         self.kept.update(part for text in texts if text for part in (text, *CHUNK.findall(text)))
 
     def _text(self, text: str) -> str:
+        text = SAID.sub(lambda m: self.known.samples.get(m[1], m[0]), INVISIBLE.sub("", text))
         for step in (self._phrases, self.names.sub, lambda part: by_look(part, self._own), self._words):
             text = _between_marks(text, step)
         text = SPLIT_TEXT.sub(mark("text"), text)
@@ -63,12 +72,16 @@ class Redactor:
         return text
 
     def _words(self, text: str) -> str:
-        return CHUNK.sub(lambda m: m[0] if self._harmless(m[0]) else mark("word"), text)
+        text = SPELT.sub(lambda m: m[0] if self._own(m[0]) else mark("word"), text)
+        return _between_marks(text, lambda part: CHUNK.sub(lambda m: m[0] if self._harmless(m[0]) else mark("word"), part))
 
     def _harmless(self, chunk: str) -> bool:
-        if chunk in self.kept or chunk.lower() in self.vocabulary.names:
+        if chunk in self.kept or chunk.lower() in self.vocabulary.names or NUMERIC.fullmatch(chunk):
             return True
-        return not MIXED.search(chunk) and all(map(self.vocabulary.knows, LETTERS.findall(chunk)))
+        letters = LETTERS.findall(chunk)
+        if len(chunk) == SHORT == len(letters[0] if letters else "") or (len(letters) > 3 and max(map(len, letters)) <= SHORT):
+            return all(part.lower() in self.vocabulary.words for part in letters) and len(letters) == 1
+        return not MIXED.search(chunk) and all(map(self.vocabulary.knows, letters))
 
     def sample(self, key: str) -> str:
         """A sample's key as `‹sample 3›`."""

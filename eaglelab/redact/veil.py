@@ -46,6 +46,16 @@ class Veil:
     def rows(self, columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
         return self.redactor.rows(columns, rows)
 
+    def frame(self, rows: Any) -> Any:
+        """A DataFrame, for its text: cells by the names of their columns, the index as a column of its name."""
+        import pandas as pd
+
+        names = [n for n in rows.index.names if n is not None]
+        rows = rows.reset_index(allow_duplicates=True) if names else rows
+        columns = list(map(str, rows.columns))
+        cells = [[v.item() if getattr(v, "ndim", None) == 0 else v for v in row] for row in rows.itertuples(index=False, name=None)]
+        return pd.DataFrame(self.rows(columns, cells), columns=columns)
+
     def keep(self, *texts: str | None) -> None:
         self.redactor.keep(*texts)
 

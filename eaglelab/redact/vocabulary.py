@@ -25,7 +25,7 @@ HUMP = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_]+")
 WORD = re.compile(r"\w+(?:['’]\w+)?")
 NAME = re.compile(r"[\w.@+/-]+")
 SHORT = 2
-"""Letters in a row that tell nothing: units, dtypes' letters, versions' suffixes."""
+"""Letters in a row (of A to Z: elsewhere two are a name) that tell nothing within a longer name: units, dtypes, versions' suffixes."""
 RUN = 3
 """Words in a row that show where a text comes from."""
 
@@ -40,7 +40,7 @@ class Vocabulary:
 
     def knows(self, letters: str) -> bool:
         """Whether a run of letters is a word of eaglelab's, or several of them in CamelCase."""
-        if len(letters) <= SHORT or letters.lower() in self.words:
+        if (len(letters) <= SHORT and letters.isascii()) or letters.lower() in self.words:
             return True
         humps = HUMP.findall(letters)
         long = [h for h in humps if len(h) > SHORT]
