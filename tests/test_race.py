@@ -5,10 +5,11 @@ import importlib
 import numpy as np
 import pytest
 import torch
-from tiny_drafters import tiny_drafter, tiny_embedding, tiny_sample
+from tiny_drafters import H, V, tiny_drafter, tiny_embedding, tiny_sample
 
 from eaglelab.dumps import Sample
 from eaglelab.replay import Replay, SampleOutcome, Variant, difference, race, rank, replay
+from eaglelab.replay.answers import Judge, TargetHead
 from eaglelab.replay.race import beginning, rough
 
 racing = importlib.import_module("eaglelab.replay.race")  # the package's own name is the function
@@ -92,6 +93,20 @@ def test_the_beginning_ends_with_a_trained_token():
     assert len(beginning(sample).token_ids) == PROMPT + ANSWER // 3 + 1
     nothing = Sample("s", sample.token_ids, (), torch.zeros_like(sample.token_ids), ())
     assert beginning(nothing) is nothing
+
+
+@pytest.mark.parametrize("head", [None, TargetHead(torch.randn(V, H, generator=torch.Generator().manual_seed(1)))])
+def test_a_judge_that_saw_the_beginning_first_judges_the_whole(head):
+    """As where the whole replay came from the cache, so that the race is the first to ask."""
+    whole = tiny_sample("text", 40, 4, seed=3)
+    asked, fresh = Judge(3, head, norm_last=False), Judge(3, head, norm_last=False)
+    asked.answers([beginning(whole)])
+    (after,), (expected,) = asked.answers([whole]), fresh.answers([whole])
+    assert torch.equal(after.token, expected.token)
+    assert after.agrees == expected.agrees
+    if head is not None:
+        asked.logsumexp([beginning(whole)])
+        assert torch.equal(asked.logsumexp([whole])["text"], fresh.logsumexp([whole])["text"])
 
 
 @pytest.mark.parametrize("flags", [{}, {"num_layers": 2}, {"norm_before_fc": True}, {"fc_norm": True}])

@@ -56,7 +56,10 @@ class Answers:
 
 
 class Judge:
-    """Says what counts as right in each sample, once a sample, for every variant and every replay."""
+    """Says what counts as right in each sample, once a sample, for every variant and every replay.
+
+    A race asks for the beginning of a sample under the whole one's key, before it or after: the longest that was asked for is kept, and serves both.
+    """
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class Judge:
 
     def answers(self, samples: list[Sample], device: str = "cpu") -> list[Answers]:
         """The right tokens of each sample. The head is read once for all samples that are new."""
-        new = [s for s in samples if s.key not in self._answers]
+        new = [s for s in samples if s.key not in self._answers or len(self._answers[s.key].token) < len(s.token_ids)]
         if self.head is None:
             self._answers |= {s.key: _text_answers(s) for s in new}
         elif new:
@@ -92,7 +95,7 @@ class Judge:
 
     def logsumexp(self, samples: list[Sample], device: str = "cpu") -> dict[str, Tensor]:
         """[T] float32 of the target's logits by sample key, for probabilities; infinite (probabilities of 0) where no answer is asked for."""
-        new = [s for s in samples if s.key not in self._logsumexp]
+        new = [s for s in samples if s.key not in self._logsumexp or len(self._logsumexp[s.key]) < len(s.token_ids)]
         if new:
             asked, head = [touched_positions(s) for s in new], self.head
             found = target_argmax(self.states(new, asked, device), head.lm_head, scale=head.scale, softcap=head.softcap)[1].cpu()
