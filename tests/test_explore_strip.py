@@ -107,6 +107,23 @@ def test_in_the_walk_the_buttons_go_from_pass_to_pass(live, inv):
         assert f"Row {end.row}, step {end.accepted}: the token at place {end.row + 2 + end.accepted}" in text_of(live.output.value)
 
 
+def test_a_row_within_a_pass_names_the_pass(live, inv):
+    """What the strip marks there is that pass's, and the candidates below are of a draft from the row itself."""
+    live.controls["kind"].value = WALK
+    strip = live.explorer.case.strip(0)
+    over = next(p for p in strip.passes if 1 <= p.accepted < strip.steps)
+    live.controls["row"].value = over.row + 1
+    said = text_of(live.output.value)
+    assert f"No pass of the walk drafts from row {over.row + 1}: the pass of row {over.row} gives this place, at its step 1." in said
+    assert strip.along_walk().step[over.row + 3] == 1
+    live.controls["row"].value = over.row
+    assert "No pass of the walk" not in live.output.value
+    whole = next((p for p in strip.passes if p.accepted == strip.steps), None)
+    if whole is not None:
+        live.controls["row"].value = whole.row + strip.steps
+        assert "as the target's own token" in text_of(live.output.value)
+
+
 def test_the_selected_rows_first_choices_stand_side_by_side(live, inv):
     live.controls["row"].value = 20
     for heading in HEADINGS:
@@ -224,6 +241,22 @@ def test_no_replay_is_not_given(world, tmp_path):
 
 
 # -- the twin, and text from outside ----------------------------------------------------------------------------------------------------
+
+
+def test_a_dump_without_a_last_state_is_judged_by_the_text(world, tmp_path):
+    case = build_case(tmp_path, world, slots=[1, 3, 5], feed=[0, 1, 2, -1], ids=[1, 3, 5])
+    live = Live(TokenStrip(Investigation(str(case), max_samples=2)), strict=True)
+    assert "The target's first five cannot be had: the dump keeps no last state. What counts as right is the text's token." in text_of(
+        live.output.value
+    )
+
+
+def test_without_a_dump_there_is_none(world, tmp_path):
+    case = build_case(tmp_path, world, slots=SLOTS, ids=[-1, 0, 2])
+    toml = (case / "case.toml").read_text()
+    (case / "case.toml").write_text(re.sub(r"\[dump\]\n(.+\n)*", "", toml))
+    with pytest.raises(NotGiven, match="a dump is not given"):
+        TokenStrip(Investigation(str(case)))
 
 
 def test_the_twin_needs_no_script_and_names_its_frames(inv):

@@ -157,14 +157,18 @@ def test_as_trained_and_as_served(played):
     assert "✕ differs" in said
     assert "The ids that make SGLang 0.5.23 feed [1, 3, 5]: [0, 2, 4]" in said  # id k is boundary k + 1
     engine = inv.replay_named("the engine's feed").counts
-    assert f"step-0 acceptance {engine.marginal(0):.1%} ({engine.counted[0]:,} tokens), accept length {engine.accept_length:.2f}" in said
+    assert (
+        f"step-0 acceptance {engine.marginal(0):.1%} ({engine.counted[0]:,} tokens), accept length over all rows {engine.accept_length:.2f}"
+        in said
+    )
     live.buttons["What the drafter wants"].click()
     assert live.controls["ids"].value == "0, 2, 4"
     said = visible_text(live.output.value)
     own = inv.own_replay.counts
     assert "✕ differs" not in said.split("What the ids")[0]
     assert (
-        f"step-0 acceptance {own.marginal(0):.1%} ({own.counted[0]:,} tokens), accept length {own.accept_length:.2f}; the best of" in said
+        f"step-0 acceptance {own.marginal(0):.1%} ({own.counted[0]:,} tokens), accept length over all rows {own.accept_length:.2f}; the best of"
+        in said
     )
 
 

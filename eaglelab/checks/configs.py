@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from eaglelab.engines.conventions import RULES, CannotFeed
+from eaglelab.engines.conventions import RULES, CannotFeed, Engine
 from eaglelab.engines.lint import lint
 from eaglelab.findings import Finding, Status
 from eaglelab.investigation import Investigation
@@ -91,7 +91,7 @@ def versions(inv: Investigation) -> Iterator[Finding]:
         return
     if not fed.other_versions:
         known = "No known version of {} feeds anything else" if fed.convention.assumptions else "Every known version of {} feeds the same"
-        yield Finding("wiring.versions", f"{known.format(fed.engine.name)} with this config", Status.PASS)
+        yield Finding("wiring.versions", f"{known.format(Engine(fed.engine.name).title)} with this config", Status.PASS)
         return
     others = "; ".join(f"{v.versions}: {Wiring(v.boundaries)}" for v in fed.other_versions)
     try:

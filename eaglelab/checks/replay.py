@@ -211,7 +211,7 @@ def choices(inv: Investigation) -> Iterator[Finding]:
         title=title,
         status=Status.FAIL if better else Status.CANNOT_TELL if unsure else Status.PASS,
         claim="The config's flags are those that it was trained with.",
-        evidence=f"Accept length as the config says: {length_words(base.counts)}. One by one the other way: {listed}. Paired differences resampled by "
+        evidence=f"Accept length over all rows, as the config says: {length_words(base.counts)}. One by one the other way: {listed}. Paired differences resampled by "
         f"sample, corrected for all pairs of {len(every)}.{_left(ranking)}",
         numbers={"base": base.to_json(), "others": [r.to_json() for r in others], "ranking": ranking.table.to_dict(orient="records")},
         next=" Or: ".join(dict.fromkeys(mend(every[i].variant, inv.drafter.config) for i in better))

@@ -142,6 +142,6 @@ def open_dump(path: str | os.PathLike, format: str | None = None, files: dict[st
     raise DumpError(
         f"{listing.path}: no known dump format fits. Found {listing.found()}.{refused}\nKnown formats:\n"
         + "\n".join(dict.fromkeys(f"- {c.name}: {c.looks_for}" for c in candidates))
-        + "\nCheck the path. In a case.toml `[dump] format` forces a format, and `[dump] files` names the files of the raw layout.",
+        + "\nCheck the path. In a case.toml `[dump] format` forces a format, and a section `[dump.files]` names the files of the raw layout.",
         "unknown format",
     )

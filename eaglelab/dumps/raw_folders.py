@@ -93,7 +93,7 @@ class RawFolders:
             missing.append(" or ".join(self.token_ids))
         if missing:
             raise DumpError(
-                f"{folder}: has no {', no '.join(missing)}. Dump it again, or name the files: `[dump] files` in case.toml.",
+                f"{folder}: has no {', no '.join(missing)}. Dump it again, or name the files: section `[dump.files]` in case.toml.",
                 "incomplete",
             )
         ids, *others = (as_token_ids(self._read(folder / name), name, str(folder), notes) for name in ids_files)

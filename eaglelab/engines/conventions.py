@@ -261,7 +261,7 @@ class Convention:
         if missing:
             fails = "it stops with 'captured X of Y aux hidden states'" if self.last == "error" else "the engine fails on the width"
             if fed:
-                notes.append(f"The drafter's fc expects {len(numbers)} slots and would be given {len(fed)}: {fails}.")
+                notes.append(f"An fc made for {len(numbers)} ids expects {len(numbers)} slots and would be given {len(fed)}: {fails}.")
             if any("stops at start-up" in note for note in notes):
                 fails = "it stops at start-up with an IndexError"
         if 0 in fed and self.embedding == "raises":

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 SECONDS = 0.1
 """A further sample is replayed within a look only while this long has not passed."""
+LENGTH = "accept length over all rows"
+"""Not the walk's, which a server counts: feeds are ranked on every row."""
 
 
 class FeedReplays:
@@ -64,7 +66,7 @@ class FeedReplays:
         table = self._ranked[0][0].table
         where = "the best" if place == 0 else "not told from the best" if table["tied"].iloc[place] else "clearly behind"
         row, length = table.iloc[place], self._length(feed)
-        reached = "" if length is None else f", accept length {length:.2f}"
+        reached = "" if length is None else f", {LENGTH} {length:.2f}"
         return f"step 0 {row['acceptance']:.1%} of {row['n']:,}{reached}: {where}"
 
     def text(self, fed: EngineWiring) -> str:
@@ -92,14 +94,14 @@ class FeedReplays:
             return self._look(feed)
         row = self._ranked[0][0].table.iloc[place]
         said = f"step-0 acceptance {row['acceptance']:.1%} ({row['n']:,} tokens)"
-        return said + (f", accept length {length:.2f}" if length is not None else "") + self._against(place)
+        return said + (f", {LENGTH} {length:.2f}" if length is not None else "") + self._against(place)
 
     def _place(self, feed: tuple[Source, ...]) -> int | None:
         """In the ranking, from 0; None where the feed is not among the ranked."""
         return next((p for p, i in enumerate(self._ranked[0][0].order) if self.inv.variants[i].feed == feed), None)
 
     def _length(self, feed: tuple[Source, ...]) -> float | None:
-        """The accept length, of the feeds that were replayed over all steps."""
+        """The mean accept length over all rows, of the feeds that were replayed over all steps."""
         return next((r.counts.accept_length for r in self._ranked[0][1] if r.variant.feed == feed), None)
 
     def _against(self, place: int) -> str:

@@ -97,7 +97,9 @@ class TokenStrip(Explorer):
         if kind == WALK:
             step = self._walk_step(strip, row)
         around = min(row + 2 + step, len(strip.token_ids))
-        told = f'<p class="el-strip-said" role="status">{parts.text(said)}</p>' if said else ""
+        told = "".join(
+            f'<p class="el-strip-said" role="status">{parts.text(s)}</p>' for s in (said, kind == WALK and self._within(strip, row)) if s
+        )
         return (
             f'<div class="el-strip-said">{self._asides()}<p>{parts.prose(self._summary(strip, line, feed, kind, step))}</p></div>'
             f"{pieces.legend(line)}{self._text(strip, line, around, WINDOW, self.feeds[feed], kind)}{told}{self._details(sample, feed, row, step)}"
@@ -112,6 +114,21 @@ class TokenStrip(Explorer):
         """The step at which the pass that drafts from a row ends: its wrong token's, or the last one."""
         accepted = next((p.accepted for p in strip.passes or () if p.row == row), 0)
         return min(accepted, strip.steps - 1)
+
+    @staticmethod
+    def _within(strip: Strip, row: int) -> str:
+        """Of a row from which no pass of the walk drafts: the pass that gives its place."""
+        passes = strip.passes or ()
+        if any(p.row == row for p in passes):
+            return ""
+        over = next((p for p in passes if p.row < row <= p.row + p.accepted), None)
+        if over is None:
+            given = ""
+        else:
+            step = row - over.row
+            how = f"at its step {step}" if step < strip.steps else "as the target's own token"
+            given = f": the pass of row {over.row} gives this place, {how}"
+        return f"No pass of the walk drafts from row {row}{given}. Below is what a draft from row {row} itself would say."
 
     # -- sentences ----------------------------------------------------------------------------------------------------------------
 
