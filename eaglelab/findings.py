@@ -85,6 +85,12 @@ class Change:
         return {"file": self.file, "key": self.key, "value": plain(self.value), "engine": self.engine}
 
 
+def own_changes(items: Iterable[Change]) -> list[Change]:
+    """Those for the first change's engine (the case's own comes first), and for all."""
+    items = list(items)
+    return [c for c in items if c.engine in (None, items[0].engine)]
+
+
 @dataclass(frozen=True)
 class Fault:
     """One thing that is wrong, named by the findings that say so."""

@@ -80,9 +80,15 @@ def device() -> str:
     """The device that torch would use by default, in words; only the CPU's where torch is not loaded."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
-        return f"{torch.cuda.get_device_name(0)} (CUDA {torch.version.cuda}), {torch.cuda.device_count()} in this machine"
+        return f"{torch.cuda.get_device_name(0)} (CUDA {torch.version.cuda}), {_counted(torch.cuda.device_count())}"
     threads = f", {torch.get_num_threads()} torch threads" if torch is not None else ""
     return f"CPU, {os.cpu_count()} cores{threads}"
+
+
+def _counted(seen: int) -> str:
+    """GPUs that this process sees: a report's kernel sees the one that it was given."""
+    limited = " (CUDA_VISIBLE_DEVICES is set)" if "CUDA_VISIBLE_DEVICES" in os.environ else ""
+    return f"{seen} GPU{'s' if seen != 1 else ''} visible{limited}"
 
 
 def case_inputs(case: Case) -> list[dict[str, Any]]:

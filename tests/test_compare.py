@@ -221,3 +221,29 @@ def test_values_are_named_by_their_way(tmp_path):
         "long": [0.5] * 100,
         "none": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"notebooks": None}, "notebooks is null, expected list"),
+        ({"notebooks": [{"name": 5, "error": None}]}, r"notebooks\[0\].name is int, expected str"),
+        ({"findings": [{"id": "a", "title": None, "status": "pass"}]}, r"findings\[0\].title is null, expected str"),
+        ({"findings": [{"id": "a", "title": "b", "status": "odd"}]}, "'odd' is not a valid Status"),
+        ({"provenance": {}}, "provenance has no date"),
+        ({"verdict": {"stage": "wiring"}}, "verdict has no confidence"),
+        ({"results": 3}, "results is int, expected dict"),
+    ],
+)
+def test_a_foreign_findings_json_is_told_by_file_and_place(tmp_path, change, said):
+    a, b = (add_run(tmp_path, "tiny", name, content(MATCH) | more) for name, more in (("2026-01-02_1", {}), ("2026-01-03_1", change)))
+    with pytest.raises(
+        RunError, match=rf"2026-01-03_1: findings\.json cannot be read: .*{said}.* Give another run, or make this one again"
+    ):
+        compare.compare_runs(a, b)
+
+
+def test_a_findings_json_that_is_nested_without_end_is_no_run(tmp_path):
+    a, b = add_run(tmp_path, "tiny", "2026-01-02_1", content(MATCH)), add_run(tmp_path, "tiny", "2026-01-03_1", "[" * 100_000)
+    with pytest.raises(RunError, match="cannot be read: it is nested too deeply"):
+        compare.compare_runs(a, b)

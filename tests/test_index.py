@@ -19,6 +19,8 @@ CHANGES = [
     {"file": "c", "key": "other", "value": 1, "engine": "vllm"},
 ]
 
+ORIGIN = {"date": "2026-01-02T03:04:05Z", "versions": {}, "git": None, "device": "CPU", "platform": "Linux"}
+
 
 def verdict(stage="wiring", confidence="sure", changes=CHANGES, text="word " * 100):
     return {"stage": stage, "confidence": confidence, "text": text, "changes": list(changes)}
@@ -27,7 +29,7 @@ def verdict(stage="wiring", confidence="sure", changes=CHANGES, text="word " * 1
 def content(**given):
     """What a run's findings.json holds."""
     findings = [{"id": "x", "title": "t", "status": s} for s in ("fail", "fail", "pass")]
-    origin = {"date": "2026-01-02T03:04:05Z", "parameters": {}, "versions": {}}
+    origin = ORIGIN | {"parameters": {}}
     return {"verdict": verdict(), "findings": findings, "notebooks": [{"name": "08_verdict", "error": None}], "provenance": origin} | given
 
 
@@ -44,7 +46,7 @@ def add_run(root, case, run, data, pages=()):
 def test_the_index_survives_whatever_lies_in_the_folder(tmp_path):
     hostile = verdict(stage=EVIL, text=EVIL * 10, changes=[{"file": EVIL, "key": EVIL, "value": EVIL, "engine": EVIL}])
     books = [{"name": "01 &<b>", "error": None}, {"name": "02_b", "error": "KeyError: 1"}]
-    origin = {"date": "2026-01-02T03:04:05Z", "parameters": {"n": EVIL, "long": "y" * 500}}
+    origin = ORIGIN | {"parameters": {"n": EVIL, "long": "y" * 500}}
     good = content(verdict=hostile, notebooks=books, provenance=origin)
     add_run(tmp_path, "a", "2026-01-02", good, ["01 &<b>.html", "02_b.html"])
     add_run(tmp_path, "b", "2026-01-03", None, ["01_x.html"])

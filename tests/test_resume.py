@@ -69,7 +69,7 @@ def test_an_interrupt_keeps_what_is_finished_and_says_how_to_go_on(place, number
     assert gone(child, 5)
     data = sidecar(place)
     assert ([n["name"] for n in data["notebooks"]], data["planned"]) == (["01_first"], ["01_first", "02_waits", "03_last"])
-    assert "unfinished, 1 of 3" in (place / "reports" / "index.html").read_text()
+    assert "not finished: 1 of 3 notebooks" in (place / "reports" / "index.html").read_text()
     assert not list(place.glob("reports/**/*.part"))
 
     out = go_on(place)
@@ -78,7 +78,7 @@ def test_an_interrupt_keeps_what_is_finished_and_says_how_to_go_on(place, number
     data = sidecar(place)
     assert [n["name"] for n in data["notebooks"]] == data["planned"]
     assert (data["verdict"]["stage"], data["findings"][0]["id"]) == ("wiring", "a.one")  # recorded before the interrupt
-    assert "unfinished" not in (place / "reports" / "index.html").read_text()
+    assert "not finished" not in (place / "reports" / "index.html").read_text()
 
 
 @pytest.mark.slow
@@ -143,10 +143,18 @@ def test_another_question_is_a_new_run_and_what_differs_is_said(place, monkeypat
     assert lines[0].endswith("): a new run")
 
 
-def test_without_an_unfinished_run_it_says_so(place):
+def test_a_finished_run_of_another_question_is_named(place):
+    add_notebook(place, "01_x", "1")
+    first, _ = report(place, parameters={"max_samples": 3})
+    second, lines = report(place, resume=True, parameters={"max_samples": 4})
+    assert second.directory != first.directory
+    assert lines[0] == f"a  a/{first.directory.name} is not gone on with (parameter max_samples of 01_x: 3, now 4): a new run"
+
+
+def test_without_an_earlier_run_it_says_so(place):
     add_notebook(place, "01_x")
     _, lines = report(place, resume=True)
-    assert lines[0] == "a  no unfinished run: a new one"
+    assert lines[0] == "a  no earlier run to go on with: a new one"
 
 
 def test_weights_of_the_same_length_are_another_input(place):

@@ -28,9 +28,16 @@ def device(text: str) -> str:
     return text
 
 
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
 def count(text: str) -> int:
     """A number of things, 1 or more."""
-    number = int(text)
+    number = _whole(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is not a number of things, expected 1 or more")
     return number
@@ -38,7 +45,7 @@ def count(text: str) -> int:
 
 def count_or_all(text: str) -> int:
     """0 or more."""
-    number = int(text)
+    number = _whole(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"{number} is negative, expected 0 or more")
     return number

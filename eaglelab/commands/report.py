@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ def add(command: Callable[..., argparse.ArgumentParser], case: str) -> None:
     sub.add_argument("--timeout", type=count, default=1800, metavar="S", help="seconds that one notebook may take (default: 1800)")
     text = "kernels at a time; a GPU takes one (default: as cores and memory allow)"
     sub.add_argument("--jobs", type=count, metavar="N", help=text)
-    text = "go on with each case's newest run of the same notebooks, parameters, inputs and versions; what is finished is skipped"
+    text = "go on with each case's newest run of the same notebooks, parameters, inputs and versions; what is finished is skipped; without one a new run is made"
     sub.add_argument("--resume", action="store_true", help=f"{text} (default: a new run)")
     text = "take out text of the data, token ids, sample keys, names of files, models, hosts and people, and whatever looks like a secret; say what was removed"
     sub.add_argument("--redact", action="store_true", help=f"{text} (default: show everything)")
@@ -42,7 +42,7 @@ def add(command: Callable[..., argparse.ArgumentParser], case: str) -> None:
         "--fresh", action="store_true", help="compute everything again (default: take heavy results of the same inputs from the cache)"
     )
     text = "instead, show what changed between two runs: a run's folder, or a case's folder under the reports for its newest run"
-    sub.add_argument("--compare", nargs=2, metavar=("RUN_A", "RUN_B"), help=text)
+    sub.add_argument("--compare", nargs=2, metavar=("RUN_A", "RUN_B"), help=f"{text} (default: none)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -58,7 +58,7 @@ def _report(args: argparse.Namespace) -> int:
 
     if args.fresh:  # for the kernels, which take from each other what was computed since
         os.environ[SINCE] = str(time.time())
-    given = {**_from_file(args.parameters_file), **dict(args.parameters)}
+    given = {**_from_file(args.parameters_file), **_once(args.parameters)}
     options = {"only": args.only, "out": args.out, "timeout": args.timeout, "jobs": args.jobs, "resume": args.resume, "redact": args.redact}
     say = (lambda line: print(visible(line), flush=True)) if not args.json else None
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's way to say Ctrl-C
@@ -98,10 +98,23 @@ def _from_file(path: Path | None) -> dict[str, Any]:
 
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError) as error:  # ValueError: a date that is none
         raise ValueError(f"-f {path}: cannot be read as YAML or JSON: {' '.join(str(error).split())}") from error
-    if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
-        raise ValueError(f"-f {path}: got {type(given).__name__}, expected names with values, as in `max_samples: 64`")
+    except RecursionError as error:
+        raise ValueError(f"-f {path}: cannot be read as YAML or JSON: nested too deeply") from error
+    strange = [name for name in given if not isinstance(name, str)] if isinstance(given, dict) else []
+    if not isinstance(given, dict) or strange:
+        got = f"the name {strange[0]!r}" if strange else "an empty file" if given is None else type(given).__name__
+        raise ValueError(f"-f {path}: got {got}, expected names with values, as in `max_samples: 64`")
+    return given
+
+
+def _once(pairs: Sequence[Sequence[str]]) -> dict[str, str]:
+    """The parameters of `-p`; of two values for one name nobody knows which was meant."""
+    given: dict[str, str] = {}
+    for name, value in pairs:
+        if given.setdefault(name, value) != value:
+            raise ValueError(f"-p {name}: got both {given[name]!r} and {value!r}, expected one value")
     return given
 
 
@@ -111,7 +124,8 @@ def _command(args: argparse.Namespace) -> str:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    if args.cases or args.resume or args.redact or args.only or args.parameters:
+    given = (args.cases, args.resume, args.redact, args.only, args.parameters, args.parameters_file, args.jobs, args.fresh)
+    if any(given):
         raise ValueError(
             "--compare takes two runs and nothing else (--out and --json apart): `eaglelab report --compare RUN_A RUN_B`, where a run is a folder "
             "reports/CASE/DATE that holds findings.json, or reports/CASE for that case's newest run"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from eaglelab.files import write_text
 from eaglelab.findings import Status
 from eaglelab.reports import headline, parts
 from eaglelab.reports.differences import ABSENT, Comparison, Moved, Number, Pair, differences
@@ -112,7 +113,7 @@ def write_page(c: Comparison, folder: str | Path | None = None) -> Path:
     path = folder / f"compare-{'-'.join(parts.slug(n) for n in names)}.html"
     folder.mkdir(parents=True, exist_ok=True)
     page = parts.document(title(c), _body(c, folder), ("report.css", "parts.css", "index.css", "print.css"))
-    path.write_text(page, encoding="utf-8", errors="replace")
+    write_text(path, page)
     if (folder / "index.html").exists():
         write_index(folder)  # lists the comparison
     return path

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from textwrap import shorten
 from typing import Any
 
-from eaglelab.findings import Change, Finding, Status, Verdict, by_severity
+from eaglelab.findings import Change, Finding, Status, Verdict, by_severity, own_changes
 from eaglelab.reports.stored import read_verdict
 
 MOST = 170
@@ -40,12 +40,6 @@ def _what(item: Verdict) -> str:
     said = item.faults[0].text if item.faults else item.text
     said = re.sub(r"^(?:\w+ faults?[^.]*\. )?(?:\(1\) )?(?:Wiring|Dump|Training|Engine|Cost): ", "", said)
     return re.split(r"(?<=[\w)`\]])\.(?=\s)", said, maxsplit=1)[0].rstrip(".")
-
-
-def own_changes(items: Iterable[Change]) -> list[Change]:
-    """Those for the first change's engine (the case's own comes first), and for all."""
-    items = list(items)
-    return [c for c in items if c.engine in (None, items[0].engine)]
 
 
 def edit(item: Change) -> str:

@@ -91,9 +91,6 @@ def _cells(folder: Path, run: Run) -> Row:
     broken = {n["name"] for n in data["notebooks"] if n["error"] is not None}
     if broken:
         said = f'<span class="el-badge el-fail"><span aria-hidden="true">✕</span> broken notebooks: {len(broken)}</span> {said}'
-    planned = data.get("planned", ())
-    if len(data["notebooks"]) < len(planned):
-        said = f'<span class="el-badge el-cannot_tell"><span aria-hidden="true">?</span> unfinished, {len(data["notebooks"])} of {len(planned)}</span> {said}'
     if left := [n for n in data.get("planned", ()) if n not in {b["name"] for b in data["notebooks"]}]:
         done = len(data["planned"]) - len(left)
         said = _unsure(f"not finished: {done} of {len(data['planned'])} notebooks") + f" {said}"

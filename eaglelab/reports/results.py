@@ -12,7 +12,7 @@ from textwrap import wrap
 from typing import Any
 
 from eaglelab.files import write_text
-from eaglelab.findings import Finding, Status
+from eaglelab.findings import Finding, Status, own_changes
 from eaglelab.reports import headline
 from eaglelab.reports.key_numbers import key_numbers
 from eaglelab.reports.stored import read_verdict
@@ -79,7 +79,7 @@ def row(case: str, data: Mapping[str, Any], directory: Path, root: Path) -> Row:
 
 
 def _change(data: Mapping[str, Any]) -> str | None:
-    changes = headline.own_changes(read_verdict(data["verdict"]).changes) if data["verdict"] else []
+    changes = own_changes(read_verdict(data["verdict"]).changes) if data["verdict"] else []
     return headline.edit(changes[0]).replace("`", "") if changes else None
 
 

@@ -10,6 +10,7 @@ Whatever ends a report, what was finished stays; `resume=True` goes on with it.
 
 from __future__ import annotations
 
+import errno
 import sys
 import time
 from collections import Counter
@@ -183,8 +184,15 @@ def _disk(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        said = f"cannot write reports to {root}: {error.strerror or error}. Finished notebooks are kept: make room, then run it again with --resume"
-        raise ReportError(said) from error
+        if isinstance(error, (FileExistsError, NotADirectoryError)):
+            todo = "A file lies where the folder of reports should be: give another folder with --out"
+        elif isinstance(error, PermissionError) or error.errno in (errno.EROFS, errno.ENAMETOOLONG):
+            todo = "Give another folder with --out"
+        elif isinstance(error, FileNotFoundError):
+            todo = "A folder of this report was moved or deleted while it ran: run it again"
+        else:
+            todo = "Finished notebooks are kept: make room, then run it again with --resume"
+        raise ReportError(f"cannot write reports to {root}: {error.strerror or error}. {todo}") from error
 
 
 def _begin(asked: Asked, settings: Settings, resume: bool, say: Say) -> CaseRun:
@@ -212,12 +220,12 @@ def _earlier(asked: Asked, settings: Settings, origin: Mapping[str, Any], same: 
         done = len(settings.sources) - len(run.waiting)
         say(f"{asked.name}  {'is finished' if not run.waiting else f'goes on, {done} of {len(settings.sources)} finished'}: {old.name}")
         return run
-    unfinished = next((old for old in earlier if state.left(old.data)), None)
-    if unfinished:
-        changed = "; ".join(state.differences(unfinished.data["identity"], same)[:4]) or "it is being written"
-        say(f"{asked.name}  {unfinished.name} is not gone on with ({changed}): a new run")
+    nearest = next((old for old in earlier if state.left(old.data)), earlier[0] if earlier else None)
+    if nearest:
+        changed = "; ".join(state.differences(nearest.data["identity"], same)[:4]) or "it is being written"
+        say(f"{asked.name}  {nearest.name} is not gone on with ({changed}): a new run")
     else:
-        say(f"{asked.name}  no unfinished run: a new one")
+        say(f"{asked.name}  no earlier run to go on with: a new one")
     return None
 
 

@@ -53,7 +53,9 @@ def notebooks_folder(folder: str | Path | None = None) -> Path:
 def find_sources(folder: Path, only: str | None = None) -> list[Source]:
     """The numbered notebooks of `folder`, or those whose numbers are in `only` ("02,04"). Raises ReportError."""
     paths = {p.name[:2]: p for p in sorted(folder.glob("[0-9][0-9]_*.ipynb"))}
-    wanted = list(paths) if only is None else [n.strip().zfill(2) for n in only.split(",")]
+    wanted = list(paths) if only is None else [n.strip().zfill(2) for n in only.split(",") if n.strip()]
+    if not wanted:
+        raise ReportError(f"no notebook chosen: got {only!r}, expected numbers as in 02,04; there are {', '.join(paths)}")
     missing = [n for n in wanted if n not in paths]
     if missing:
         raise ReportError(f"no notebook {', '.join(missing)} in {folder}: there are {', '.join(paths)}")

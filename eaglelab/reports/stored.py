@@ -12,6 +12,31 @@ from typing import Any
 from eaglelab.findings import Change, Fault, Finding, Verdict
 
 SIDECAR = "findings.json"
+_NONE = type(None)
+_CHANGES = [{"file": str, "key": str, "engine?": (str, _NONE)}]
+_SHAPE = {
+    "notebooks": [{"name": str, "error": (str, _NONE), "parameters?": dict}],
+    "planned?": [str],
+    "findings": [
+        {
+            "id": str,
+            "title": str,
+            "status": str,
+            "evidence?": {"text?": str, "numbers?": dict},
+            "claim?": str,
+            "next?": str,
+            "notebook?": str,
+        }
+    ],
+    "verdict": (dict, _NONE),
+    "results?": dict,
+    "provenance": {
+        **{"date": str, "versions": dict, "git": (str, _NONE), "device": str, "platform": str, "parameters": dict},
+        "inputs?": [{"name": str, "of?": (str, _NONE), "sha256?": (str, _NONE), "bytes?": (int, _NONE)}],
+    },
+}
+"""What is read of a `findings.json`: other people's files, and those of earlier versions, lie among the runs. `?`: may be absent."""
+_VERDICT = {"stage": str, "confidence": str, "text": str, "changes": _CHANGES, "faults?": [{"text": str, "changes": _CHANGES}]}
 
 
 class RunError(ValueError):
@@ -60,7 +85,10 @@ def open_run(where: str | Path) -> Run:
         if not done:
             raise RunError(f"{where}: no {SIDECAR} in it or in a folder below it: the run did not finish, or this is no folder of reports")
         path = max(done, key=lambda p: p.name)
-    return read_run(path)
+    try:
+        return read_run(path)
+    except RunError as error:
+        raise RunError(f"{path}: {error}. Give another run, or make this one again") from error
 
 
 def read_run(directory: Path) -> Run:
@@ -68,13 +96,37 @@ def read_run(directory: Path) -> Run:
     directory = directory.resolve()
     try:
         run = Run(directory, json.loads((directory / SIDECAR).read_text(encoding="utf-8")))
-        run.findings, run.verdict, run.data["provenance"]["date"]  # that they can be read is what is asked
-        run.data["notebooks"], run.data["provenance"]["parameters"]
+        _check(run.data, _SHAPE, "it")
+        if run.data["verdict"]:
+            _check(run.data["verdict"], _VERDICT, "verdict")
+        _ = run.findings, run.verdict  # that they can be read is what is asked
     except FileNotFoundError:
         raise
+    except RunError as error:
+        raise RunError(f"{SIDECAR} cannot be read: {error}"[:240]) from error
+    except RecursionError as error:
+        raise RunError(f"{SIDECAR} cannot be read: it is nested too deeply") from error
     except Exception as error:  # whatever lies in the folder
         raise RunError(f"{SIDECAR} cannot be read: {error!r}"[:240]) from error
     return run
+
+
+def _check(value: Any, shape: Any, where: str) -> None:
+    """Raises RunError where a value has another type than `shape` says."""
+    kinds = shape if isinstance(shape, (type, tuple)) else type(shape)
+    if not isinstance(value, kinds):
+        expected = " or ".join("null" if kind is _NONE else kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
+        raise RunError(f"{where} is {'null' if value is None else type(value).__name__}, expected {expected}")
+    if isinstance(shape, list):
+        for i, item in enumerate(value):
+            _check(item, shape[0], f"{where}[{i}]")
+    elif isinstance(shape, dict):
+        for name, inner in shape.items():
+            key = name.removesuffix("?")
+            if key in value:
+                _check(value[key], inner, key if where == "it" else f"{where}.{key}")
+            elif key == name:
+                raise RunError(f"{where} has no {key}")
 
 
 def read_verdict(data: Mapping[str, Any]) -> Verdict:

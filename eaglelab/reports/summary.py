@@ -14,7 +14,8 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from eaglelab.findings import SEVERITY, Change, Finding, Status, Verdict, by_severity
+from eaglelab.files import write_text
+from eaglelab.findings import SEVERITY, Change, Finding, Status, Verdict, by_severity, own_changes
 from eaglelab.provenance import facts
 from eaglelab.reports import headline, parts
 from eaglelab.reports.key_numbers import key_numbers
@@ -38,7 +39,7 @@ _EMOJI = re.compile(r":(?=[\w+-]+:)")
 def write_markdown(directory: Path, data: Mapping[str, Any]) -> Path:
     """Write `report.md` into a run's folder from what its `findings.json` holds. Returns its path."""
     path = directory / NAME
-    path.write_text(markdown(data), encoding="utf-8")
+    write_text(path, markdown(data))
     return path
 
 
@@ -77,7 +78,7 @@ def _counts(findings: Sequence[Finding]) -> str:
 def _verdict(item: Verdict, most: int, rows: int) -> str:
     said = [f"### Verdict: {prose(item.stage, most)} ({prose(item.confidence, most)})", *(prose(p, most) for p in item.paragraphs[:rows])]
     if item.changes:
-        own = headline.own_changes(item.changes)
+        own = own_changes(item.changes)
         others = [c for c in item.changes if c not in own]
         for head, some in (("What to change:", own), ("If you serve with another engine:", others)):
             if some:
