@@ -213,7 +213,7 @@ def parity_lines(found) -> str:
 
 
 def cmd_identify(args: argparse.Namespace) -> int:
-    from eaglelab.drafter.checkpoint import choose_device
+    from eaglelab.drafter.device import choose_device
     from eaglelab.identify import identify
     from eaglelab.target import ForwardSource, TensorSource
     from eaglelab.target.sketch import load_sketch
@@ -252,7 +252,7 @@ def cmd_identify(args: argparse.Namespace) -> int:
 
 
 def cmd_sketch(args: argparse.Namespace) -> int:
-    from eaglelab.drafter.checkpoint import choose_device
+    from eaglelab.drafter.device import choose_device
     from eaglelab.target import ForwardSource
     from eaglelab.target.sketch import load_sketch, make_sketch
 

@@ -368,7 +368,7 @@ class OpenedCase:
 
     @property
     def _torch_device(self) -> str:
-        from eaglelab.drafter.checkpoint import choose_device
+        from eaglelab.drafter.device import choose_device
 
         return str(choose_device(self.device))
 

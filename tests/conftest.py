@@ -16,6 +16,23 @@ torch.set_num_threads(1)  # tiny tensors; two threads on a busy machine wait for
 requires_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
+@pytest.fixture
+def steady_keys(monkeypatch, tmp_path):
+    """For tests of the cache: cases that are built just before they are opened count as settled, and who edits eaglelab meanwhile changes no key.
+    Yields the folder that stands for eaglelab's own files."""
+    import time
+
+    from eaglelab.cache import inputs, key, results
+
+    own = tmp_path / "eaglelab"
+    own.mkdir()
+    (own / "module.py").write_text("number = 1")
+    monkeypatch.setattr(key, "HERE", own)
+    monkeypatch.setattr(inputs, "COARSE", 0.0)
+    monkeypatch.setattr(results, "BEGUN", time.time() + 3600)
+    return own
+
+
 @pytest.fixture(scope="session")
 def example_report(tmp_path_factory):
     """The example's report, all notebooks, as `make report` runs it."""

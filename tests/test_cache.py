@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import pickle
@@ -19,14 +20,18 @@ import pytest
 import torch
 from case_builder import build_case, make_world
 
-from eaglelab.cache import CacheError, CacheWarning, Folder, Results, codec, key, open_folder, results
+from eaglelab import fingerprint
+from eaglelab.cache import CacheError, CacheWarning, Folder, Results, codec, inputs, key, open_folder, results
 from eaglelab.cache.folder import place
 from eaglelab.cache.inputs import Inputs
 from eaglelab.drafter.parts import Flags
+from eaglelab.engines.source import archive
 from eaglelab.findings import Status
 from eaglelab.investigation import Investigation
 from eaglelab.replay import Variant
 from eaglelab.wiring import Wiring
+
+pytestmark = pytest.mark.usefixtures("steady_keys")
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +105,7 @@ def test_without_a_folder_nothing_is_written(case, tmp_path):
     inv = opened(case, None)
     inv.own_replay  # noqa: B018
     assert inv.results.used == []
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["case"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["case", "eaglelab"]
 
 
 def test_what_took_no_time_is_not_kept(case, folder):
@@ -114,7 +119,8 @@ def test_what_took_no_time_is_not_kept(case, folder):
 
 
 def key_of(case: Path, **options) -> str:
-    return opened(case, None, **options).results.case_key
+    inv = Investigation(case, **options)
+    return key.key_of(inv, key.inputs_of(inv.case))
 
 
 def flip(path: Path, at: int = -1) -> None:
@@ -152,9 +158,10 @@ def test_other_settings_make_another_key(case, options):
 
 def test_another_source_or_version_makes_another_key(case, monkeypatch):
     before = key_of(case)
-    monkeypatch.setattr(key, "source", lambda: "another")
+    (key.HERE / "module.py").write_text("number = 2")
     assert key_of(case) != before
-    monkeypatch.undo()
+    (key.HERE / "module.py").write_text("number = 1")
+    assert key_of(case) == before
     monkeypatch.setattr(key, "versions", lambda: {"torch": "0.0"})
     assert key_of(case) != before
 
@@ -169,9 +176,61 @@ def test_a_file_that_comes_or_goes_makes_another_key(case):
     assert key_of(case) == before
 
 
-def test_a_large_input_counts_by_times_and_pieces(tmp_path, monkeypatch):
-    from eaglelab.cache import inputs
+@pytest.mark.parametrize("how", ["folder", "installed"])
+def test_the_engines_own_code_is_an_input_and_read_anew(case, tmp_path, monkeypatch, how):
+    from engine_wheels import toy_files
 
+    for name, text in toy_files().items():
+        file = tmp_path / "site" / "sglang" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    (tmp_path / "site" / "sglang" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    toml, place = case / "case.toml", "installed" if how == "installed" else tmp_path / "site"
+    toml.write_text(toml.read_text().replace("[engine]", f'[engine]\nsource = "{place}"'))
+    before, source = key_of(case), archive.open_source("sglang", str(place))
+    assert key_of(case) == before
+    path = next(p for p in (tmp_path / "site").rglob("*.py") if "layers_to_capture" in p.read_text())
+    path.write_text(path.read_text().replace("i + 1", "i + 2"))
+    assert key_of(case) != before
+    assert archive.open_source("sglang", str(place)) is not source
+
+
+def test_masks_beside_the_dump_are_an_input(case):
+    before = key_of(case)
+    (case / "state.json").write_text('{"_data_files": [{"filename": "train.arrow"}]}')
+    told = key_of(case)
+    (case / "train.arrow").write_bytes(b"masks")
+    assert len({before, told, key_of(case)}) == 3
+
+
+def test_a_folder_that_is_linked_twice_counts_twice(case):
+    before, dump = key_of(case), case / "dump"
+    one, other = sorted(p for p in dump.iterdir() if p.is_dir())[:2]
+    (dump / "again").symlink_to(one)
+    first = key_of(case)
+    (dump / "again").unlink()
+    (dump / "again").symlink_to(other)
+    assert len({before, first, key_of(case)}) == 3
+
+
+def test_how_torchs_libraries_are_told_to_compute_makes_another_result(case, folder, monkeypatch):
+    opened(case, folder).fingerprint  # noqa: B018
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    inv = opened(case, folder)
+    inv.fingerprint  # noqa: B018
+    assert inv.results.used == []
+    monkeypatch.setenv("MKL_NUM_THREADS", "3")  # `report` shares the cores among its kernels: no number comes from this
+    again = opened(case, folder)
+    again.fingerprint  # noqa: B018
+    assert len(again.results.used) == 1
+
+
+def test_a_device_that_is_not_here_is_no_error_of_the_cache(case, folder):
+    opened(case, folder, device="cuda:77")
+
+
+def test_a_large_input_counts_by_times_and_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr(inputs, "WHOLE", 1000)
     monkeypatch.setattr(inputs, "SMALL", 100)
     monkeypatch.setattr(inputs, "PIECE", 16)
@@ -193,11 +252,54 @@ def test_a_large_input_counts_by_times_and_pieces(tmp_path, monkeypatch):
 
 def test_files_that_change_while_the_case_is_open_keep_the_result_out(case, folder):
     inv = opened(case, folder)
-    inv.results.case_key  # noqa: B018 - as the first result takes it
     flip(next((case / "dump").rglob("*.pt")))
-    with pytest.warns(CacheWarning, match="norm fingerprints is not kept in the cache: files of the case changed while it was open"):
-        inv.fingerprint  # noqa: B018
+    with pytest.warns(CacheWarning, match="results are not kept: files of the case, or of eaglelab, changed while it was open") as said:
+        inv.fingerprint, inv.health  # noqa: B018
+    assert len(said) == 1
     assert not list(folder.path.glob("*.result"))
+
+
+def test_files_that_change_after_the_case_was_opened_are_computed_from(case, folder):
+    opened(case, folder).fingerprint  # noqa: B018
+    inv = opened(case, folder)
+    flip(next((case / "dump").rglob("*.pt")), -3000)
+    with pytest.warns(CacheWarning, match="changed while it was open"):
+        found = inv.fingerprint
+    assert inv.results.used == []
+    assert same(found, opened(case, None).fingerprint)
+
+
+def test_what_an_interrupted_run_did_is_dropped_where_files_changed_meanwhile(case, folder, monkeypatch):
+    inv = opened(case, folder)
+
+    def stopped(sample, rows):
+        if stops:
+            raise KeyboardInterrupt
+        stops.append(sample)
+        flip(case / "drafter" / "config.json", 0)
+        return real(sample, rows)
+
+    stops, real = [], fingerprint.fingerprint_sample
+    monkeypatch.setattr(fingerprint, "fingerprint_sample", stopped)
+    with pytest.warns(CacheWarning, match="changed while it was open"), pytest.raises(KeyboardInterrupt):
+        inv.fingerprint  # noqa: B018
+    assert results._left == {}
+
+
+def test_files_that_were_written_just_before_are_not_kept(case, folder, monkeypatch):
+    """On a file system whose clock ticks slowly another write may leave their times as they are."""
+    monkeypatch.setattr(inputs, "COARSE", 60.0)
+    with pytest.warns(CacheWarning, match="results are not kept: files of the case were written just before it was opened"):
+        opened(case, folder).fingerprint  # noqa: B018
+    assert not list(folder.path.glob("*.result"))
+
+
+def test_a_kernel_that_may_run_old_code_keeps_nothing(case, folder, monkeypatch):
+    monkeypatch.setattr(results, "BEGUN", time.time() - 60)
+    with pytest.warns(CacheWarning, match="results are not kept: eaglelab's own files changed since this kernel began: restart it"):
+        inv = opened(case, folder)
+    inv.fingerprint  # noqa: B018
+    assert not list(folder.path.iterdir())
 
 
 def test_a_result_that_names_places_is_of_this_place(case, folder, tmp_path):
@@ -235,6 +337,70 @@ def test_the_place_is_the_users_own(monkeypatch, tmp_path):
     assert open_folder() is None
 
 
+def test_without_a_home_there_is_no_cache_and_no_error(monkeypatch):
+    for name in ("HOME", "XDG_CACHE_HOME", "EAGLELAB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: (_ for _ in ()).throw(KeyError(uid)))  # as for a container's user without an entry
+    with pytest.warns(CacheWarning, match="results are not kept: .*home.* EAGLELAB_CACHE names a folder, or `off`"):
+        assert open_folder() is None
+
+
+@pytest.mark.parametrize("text", ["much", "inf", "nan"])
+def test_a_size_that_is_none_is_said(monkeypatch, tmp_path, text):
+    monkeypatch.setenv("EAGLELAB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("EAGLELAB_CACHE_BYTES", text)
+    with pytest.warns(CacheWarning, match=f"results are not kept: EAGLELAB_CACHE_BYTES is '{text}', expected a number of bytes"):
+        assert open_folder() is None
+
+
+def fails(error: int):
+    def call(*_, **__):
+        raise OSError(error, os.strerror(error))
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "said"),
+    [
+        ("fcntl.flock", errno.ENOLCK, ""),
+        ("fcntl.flock", errno.EOPNOTSUPP, ""),
+        ("eaglelab.cache.folder._locked", errno.EROFS, ""),
+        ("tempfile.mkstemp", errno.EROFS, "Read-only file system"),
+        ("os.replace", errno.ENOSPC, "No space left on device"),
+        ("os.replace", errno.EDQUOT, "quota"),
+    ],
+)
+def test_a_folder_that_fails_costs_a_sentence_and_no_time(case, folder, monkeypatch, what, error, said):
+    inv = opened(case, folder)
+    monkeypatch.setattr(what, fails(error))
+    start = time.monotonic()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for i in range(3):
+            assert inv.results.of("a result", f"r{i}", lambda i=i: i) == i
+    assert time.monotonic() - start < 5
+    assert [str(w.message) for w in seen if said] == ([f"not kept in the cache: {os.strerror(error)} ({folder.path})"] if said else [])
+    assert not [p for p in os.listdir(folder.path) if p.startswith("tmp-")]
+
+
+def test_a_folder_that_is_removed_meanwhile_costs_a_sentence(case, folder):
+    inv = opened(case, folder)
+    shutil.rmtree(folder.path)
+    start = time.monotonic()
+    with pytest.warns(CacheWarning, match="not kept in the cache: No such file or directory") as seen:
+        inv.fingerprint, inv.health  # noqa: B018
+    assert len(seen) == 1
+    assert time.monotonic() - start < 60
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_what_is_no_file_is_left_out(folder, make):
+    make(folder.file("r"))
+    with pytest.warns(CacheWarning, match="left out and computed again"):
+        assert folder.read("r") is None
+
+
 def test_a_folder_that_others_may_write_to_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "open"
     path.mkdir()
@@ -270,11 +436,12 @@ def test_the_oldest_use_goes_first(tmp_path):
     ("damage", "said"),
     [
         (lambda data: data[:-1], "was cut off or changed"),
-        (lambda data: data[:40], "cannot be read as a result"),
+        (lambda data: data[:40], "was cut off or changed"),
+        (lambda data: data.replace(b'"computed"', b'"computer"'), "was cut off or changed"),
         (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "was cut off or changed"),
-        (lambda data: b"", "cannot be read as a result|expected the head"),
-        (lambda data: pickle.dumps({"a": 1}), "cannot be read as a result|expected the head"),
-        (lambda data: data.replace(b"eaglelab result 1", b"eaglelab result 0"), "expected the head of an 'eaglelab result 1'"),
+        (lambda data: b"", "expected 'eaglelab result 1'"),
+        (lambda data: pickle.dumps({"a": 1}), "expected 'eaglelab result 1'"),
+        (lambda data: data.replace(b"eaglelab result 1", b"eaglelab result 0"), "expected 'eaglelab result 1'"),
     ],
 )
 def test_a_damaged_file_is_said_and_computed_again(case, folder, damage, said):
@@ -374,9 +541,8 @@ def test_what_the_format_has_no_way_for_is_refused(value):
 
 
 def hostile(tree) -> bytes:
-    raw = json.dumps(tree).encode()
-    head = {"format": codec.FORMAT, "tree": len(raw), "bytes": len(raw), "digest": codec.digest(raw), "about": {"at": 0}}
-    return json.dumps(head).encode() + b"\n" + raw
+    raw = json.dumps([{"at": 0}, tree]).encode()
+    return codec.head(raw) + b"\n" + raw
 
 
 @pytest.mark.parametrize(
@@ -412,16 +578,18 @@ CHILD = """
 import sys, time
 from eaglelab.cache import Folder, Results
 from eaglelab.investigation import Investigation
+from eaglelab.cache import inputs, key
+from pathlib import Path
 import eaglelab.fingerprint as module
+inputs.COARSE, key.HERE = 0.0, Path(sys.argv[4])
 inv = Investigation(sys.argv[1])
-inv.results = Results(inv, Folder(__import__("pathlib").Path(sys.argv[2])), worth=0.0)
+inv.results = Results(inv, Folder(Path(sys.argv[2])), worth=0.0)
 real = module.fingerprint
 def slow(*a, **k):
     print("computing", flush=True)
     time.sleep(float(sys.argv[3]))
     return real(*a, **k)
 module.fingerprint = slow
-inv.results.case_key
 print("ready", flush=True)
 sys.stdin.readline()
 inv.fingerprint
@@ -430,7 +598,7 @@ print("used", len(inv.results.used), flush=True)
 
 
 def child(case: Path, folder: Folder, seconds: float) -> subprocess.Popen:
-    command = [sys.executable, "-c", CHILD, str(case), str(folder.path), str(seconds)]
+    command = [sys.executable, "-c", CHILD, str(case), str(folder.path), str(seconds), str(key.HERE)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 

@@ -12,8 +12,9 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from eaglelab.drafter.audit import DrafterError, audit_folder, canonical_name, read_headers
-from eaglelab.drafter.checkpoint import choose_device, load_drafter, own_embedding
+from eaglelab.drafter.checkpoint import load_drafter, own_embedding
 from eaglelab.drafter.config import DrafterConfig, DrafterConfigError
+from eaglelab.drafter.device import choose_device
 from eaglelab.drafter.embedding import EmbeddingError
 from eaglelab.drafter.model import Rotary
 from eaglelab.drafter.vocabulary import looks_absolute

@@ -16,6 +16,8 @@ from eaglelab.cache import results as module
 from eaglelab.investigation import Investigation
 from eaglelab.replay import run
 
+pytestmark = pytest.mark.usefixtures("steady_keys")
+
 
 @pytest.fixture(scope="module")
 def case(tmp_path_factory):

@@ -1,7 +1,7 @@
 """Results as bytes and back, by a format of our own: what is read can only become plain data.
 
-A file is a line of JSON (format, sizes, a digest of all the rest, what is said of the result), a tree in JSON and a block of raw numbers.
-The tree may name Python's plain containers, numpy arrays, torch tensors, pandas tables and eaglelab's own dataclasses, named tuples and
+A file is a line (format, digest of all the rest), a line of JSON (what is said of the result, and the result as a tree) and a block of raw
+numbers. The tree may name Python's plain containers, numpy arrays, torch tensors, pandas tables and eaglelab's own dataclasses, named tuples and
 enums; nothing else is looked up and no code of a file's choice runs, which a pickle cannot promise.
 """
 
@@ -20,8 +20,6 @@ from typing import Any
 FORMAT = "eaglelab result 1"
 ALIGN = 64
 """Bytes to whose multiples arrays are placed, so that they can be used where they were read."""
-HEADER = 1 << 20
-"""Bytes that the first line may have."""
 PANDAS_DTYPES = ("str", "string", "Int64", "Float64", "boolean")
 """Of columns that are no numpy array."""
 KINDS = (
@@ -49,36 +47,31 @@ class Damaged(ValueError):
 def dump(value: Any, about: dict[str, Any], limit: float = math.inf) -> bytes:
     """value and what is said of it (JSON) as bytes. Raises NotStorable, also for more than `limit` bytes of numbers."""
     writer = Writer(limit)
-    tree = json.dumps(writer.tree(value), separators=(",", ":")).encode()
-    rest = b"".join([tree, *writer.blocks])
-    head = {"format": FORMAT, "tree": len(tree), "bytes": len(rest), "digest": digest(rest), "about": about}
-    return json.dumps(head).encode() + b"\n" + rest
+    tree = json.dumps([about, writer.tree(value)], separators=(",", ":")).encode()
+    rest = b"".join([tree, b"\n", *writer.blocks])
+    return head(rest) + b"\n" + rest
 
 
 def load(data: bytes) -> tuple[Any, dict[str, Any]]:
     """(value, what is said of it). Raises Damaged."""
     line, _, rest = data.partition(b"\n")
+    if not line.startswith(FORMAT.encode()):
+        raise Damaged(f"begins with {line[:40]!r}, expected {FORMAT!r}")
+    if line != head(rest):
+        raise Damaged(f"holds {len(rest):,} bytes that are not those of its head: it was cut off or changed")
     try:
-        head = json.loads(line) if len(line) <= HEADER else {}
-        if not isinstance(head, dict) or head.get("format") != FORMAT:
-            raise Damaged(f"begins with {line[:40]!r}, expected the head of an {FORMAT!r}")
-        if len(rest) != head["bytes"] or digest(rest) != head["digest"]:
-            raise Damaged(
-                f"holds {len(rest):,} bytes after its head, which tells of {head['bytes']:,}, or others: it was cut off or changed"
-            )
-        return Reader(bytearray(rest[head["tree"] :])).value(json.loads(rest[: head["tree"]])), head["about"]
+        tree, _, block = rest.partition(b"\n")
+        about, value = json.loads(tree)
+        return Reader(bytearray(block)).value(value), about
     except Damaged:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, ImportError, RecursionError) as error:
         raise Damaged(f"cannot be read as a result: {type(error).__name__}: {error}") from None
 
 
-def digest(*parts: bytes) -> str:
-    """Of bytes, 32 hex digits."""
-    found = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        found.update(part)
-    return found.hexdigest()
+def head(rest: bytes) -> bytes:
+    """A file's first line, from all that follows."""
+    return f"{FORMAT} {hashlib.blake2b(rest, digest_size=16).hexdigest()}".encode()
 
 
 class Writer:

@@ -44,7 +44,7 @@ class Folder:
 
     def __init__(self, path: Path, bound: int = BOUND) -> None:
         """Make the folder, for its owner alone. Raises CacheError where it is not, or cannot be, the user's own."""
-        self.path, self.bound = path, bound
+        self.path, self.bound, self._said = path, bound, set()
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = path.stat()
@@ -70,7 +70,7 @@ class Folder:
         except FileNotFoundError:
             return None
         except (OSError, codec.Damaged) as error:
-            warnings.warn(f"{file.name} in the cache is left out and computed again: {error}", CacheWarning, stacklevel=2)
+            self._say("read", f"{file.name} in the cache is left out and computed again: {error}")
             self.remove(key)
             return None
         with suppress(OSError):
@@ -92,9 +92,16 @@ class Folder:
                 raise
         except (OSError, codec.NotStorable) as error:
             if not quiet:
-                warnings.warn(f"not kept in the cache: {error}", CacheWarning, stacklevel=2)
+                why = f"{error.strerror or error} ({self.path})" if isinstance(error, OSError) else f"{error}"
+                self._say(why, f"not kept in the cache: {why}")
             return False
         return True
+
+    def _say(self, what: str, text: str) -> None:
+        """Once of each kind: a full disk is full for every result."""
+        if what not in self._said:
+            self._said.add(what)
+            warnings.warn(text, CacheWarning, stacklevel=3)
 
     def remove(self, key: str) -> None:
         with suppress(OSError):
@@ -122,13 +129,13 @@ class Folder:
 
     @contextmanager
     def alone(self, key: str, wait: float = WAIT) -> Iterator[float]:
-        """Hold a result's lock, which ends with the process; yields the seconds of waiting. After `wait` seconds it goes on without."""
+        """Hold a result's lock, which ends with the process; yields the seconds of waiting. After `wait` seconds, and where nothing can be locked
+        (a folder that may only be read, a file system without locks), it goes on without."""
         path, begun = self.path / f"{key}{LOCK}", time.monotonic()
         handle = None
         try:
-            while handle is None and time.monotonic() - begun < wait:
-                handle = _locked(path)
-                if handle is None:
+            with suppress(OSError):
+                while (handle := _locked(path)) is None and time.monotonic() - begun < wait:
                     time.sleep(0.05)
             yield time.monotonic() - begun
         finally:
@@ -139,46 +146,54 @@ class Folder:
 
 
 def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW)
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _locked(path: Path) -> int | None:
-    """A handle that holds the lock, None while another does."""
+    """A handle that holds the lock, None while another does. Raises OSError where there are no locks."""
     import fcntl
 
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    except OSError:
-        return None
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(handle).st_ino == path.stat().st_ino:
-            return handle
-    except OSError:
+        with suppress(FileNotFoundError):  # removed by who held it: another file's lock is the one that counts now
+            if os.fstat(handle).st_ino == path.stat().st_ino:
+                return handle
+    except BlockingIOError:
         pass
+    except BaseException:
+        os.close(handle)
+        raise
     os.close(handle)
     return None
 
 
 def place() -> Path | None:
-    """Where the environment puts the cache; None: it is off."""
+    """Where the environment puts the cache; None: it is off. Raises CacheError where it names nobody's home."""
     named = os.environ.get(PLACE, "")
     if named.strip().lower() == OFF:
         return None
-    if named:
-        return Path(named).expanduser()
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "eaglelab"
+    try:
+        if named:
+            return Path(named).expanduser()
+        return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "eaglelab"
+    except RuntimeError as error:  # no HOME, and a user without an entry, as in a container
+        raise CacheError(f"{error}. {PLACE} names a folder, or `{OFF}`") from None
 
 
 def open_folder() -> Folder | None:
     """The user's cache folder; None where it is off, or cannot be used, which is said."""
-    path, bound = place(), os.environ.get(SIZE, "")
-    if path is None:
-        return None
     try:
-        return Folder(path, int(float(bound)) if bound else BOUND)
-    except (CacheError, ValueError) as error:
-        why = error if isinstance(error, CacheError) else f"{SIZE} is {bound!r}, expected a number of bytes"
-        warnings.warn(f"results are not kept: {why}", CacheWarning, stacklevel=2)
+        path, bound = place(), _bound(os.environ.get(SIZE, ""))
+        return None if path is None else Folder(path, bound)
+    except CacheError as error:
+        warnings.warn(f"results are not kept: {error}", CacheWarning, stacklevel=2)
         return None
+
+
+def _bound(text: str) -> int:
+    try:
+        return int(float(text)) if text else BOUND
+    except (ValueError, OverflowError):
+        raise CacheError(f"{SIZE} is {text!r}, expected a number of bytes") from None

@@ -5,6 +5,8 @@ whenever it was written. A larger one, a dump or a checkpoint, cannot be read fo
 both of its times in nanoseconds (the content's, and the inode's, which no program can set back: also a write that restores the former is
 seen); where the files are few, also by its first, middle and last bytes (small ones whole), against file systems whose clocks are coarse. No
 place on the disk is part of it, so that a folder may be moved; a large one that is copied is another one, since its times are.
+
+Where a file was written just before, another write may leave both times as they are: `settled` says whether that can be.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -23,6 +26,8 @@ PIECE = 64 * 2**10
 """Bytes of each of the three pieces of a large file that are read."""
 FEW = 64
 """Files of a large input up to which pieces of each are read: a network disk opens some hundred files a second."""
+COARSE = 2.0
+"""Seconds that two writes with the same time may be apart: the coarsest clock of a file system (FAT)."""
 
 Entry = tuple[str, str, int, int, int]
 """(name inside of the input, path, bytes, time of the content, time of the inode), times in nanoseconds."""
@@ -32,8 +37,11 @@ class Inputs:
     """Named inputs as they were when this was made."""
 
     def __init__(self, named: Mapping[str, Path]) -> None:
-        self.named = dict(named)
+        self.named, taken = dict(named), time.time()
         self.stamp, entries = self._look()
+        self.written = {name: max((changed for *_, changed in mine), default=0) / 1e9 for name, mine in entries.items()}
+        """Input -> when a file of it was last written, seconds since 1970."""
+        self.settled = max(self.written.values(), default=0.0) < taken - COARSE
         self.digest = _digest(part for name, mine in entries.items() for part in (name, of_files(mine)))
         """Of everything that counts, 64 hex digits."""
 
@@ -48,8 +56,8 @@ class Inputs:
 
 
 def files(path: Path) -> Iterator[Entry]:
-    """All regular files of an input, those of hidden folders left out; links are followed, but into no folder twice. What is not there, or cannot
-    be looked at, counts by its name."""
+    """All regular files of an input, those of hidden folders and of Python's own caches left out; links are followed, but into no folder twice: it
+    counts by where it was met first. What is not there, or cannot be looked at, counts by its name."""
     try:
         found = path.stat()
     except OSError as error:
@@ -58,12 +66,12 @@ def files(path: Path) -> Iterator[Entry]:
     if not stat.S_ISDIR(found.st_mode):
         yield _entry(path.name, os.fspath(path), found)
         return
-    stack, entered = [("", os.fspath(path))], {(found.st_dev, found.st_ino)}
+    stack, entered = [("", os.fspath(path))], {(found.st_dev, found.st_ino): ""}
     while stack:
         prefix, folder = stack.pop()
         try:
             with os.scandir(folder) as listing:
-                inside = list(listing)
+                inside = sorted(listing, key=lambda entry: entry.name)
         except OSError as error:
             yield prefix, folder, -1, error.errno or 0, 0
             continue
@@ -76,9 +84,12 @@ def files(path: Path) -> Iterator[Entry]:
                 continue
             if stat.S_ISREG(found.st_mode):
                 yield _entry(name, entry.path, found)
-            elif stat.S_ISDIR(found.st_mode) and not entry.name.startswith(".") and (found.st_dev, found.st_ino) not in entered:
-                entered.add((found.st_dev, found.st_ino))
-                stack.append((f"{name}/", entry.path))
+            elif stat.S_ISDIR(found.st_mode) and not entry.name.startswith(".") and entry.name != "__pycache__":
+                first = entered.setdefault((found.st_dev, found.st_ino), f"{name}/")
+                if first == f"{name}/":
+                    stack.append((first, entry.path))
+                else:
+                    yield f"{name}/ is {first}", entry.path, -1, 0, 0
 
 
 def of_files(entries: list[Entry]) -> str:
@@ -100,17 +111,21 @@ def _content(path: str, size: int, times: list[int], whole: bool) -> str:
     key = (path, size, *times, whole)
     if size < 0:
         return f"absent: {times}"
-    if key not in _contents:
-        try:
-            with open(path, "rb") as file:
-                if whole:
-                    _contents[key] = hashlib.file_digest(file, "sha256").hexdigest()
-                else:
-                    places = (0, max(0, size // 2 - PIECE // 2), max(0, size - PIECE))
-                    _contents[key] = hashlib.sha256(b"".join(os.pread(file.fileno(), PIECE, at) for at in places)).hexdigest()
-        except OSError as error:
-            return f"cannot be read: {error.errno}"
-    return _contents[key]
+    if key in _contents:
+        return _contents[key]
+    now = time.time()
+    try:
+        with open(path, "rb") as file:
+            if whole:
+                found = (hashlib.sha256(file.read()) if size <= SMALL else hashlib.file_digest(file, "sha256")).hexdigest()
+            else:
+                places = (0, max(0, size // 2 - PIECE // 2), max(0, size - PIECE))
+                found = hashlib.sha256(b"".join(os.pread(file.fileno(), PIECE, at) for at in places)).hexdigest()
+    except OSError as error:
+        return f"cannot be read: {error.errno}"
+    if times[-1] / 1e9 < now - COARSE:
+        _contents[key] = found
+    return found
 
 
 def _times(entries: list[Entry]) -> str:

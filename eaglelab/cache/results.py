@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 WORTH = 0.3
 """Seconds of computing from which a result is kept."""
+BEGUN = time.time()
+"""When this process imported eaglelab: what is written in its folder after that may run here or not."""
 SINCE = "EAGLELAB_CACHE_SINCE"
 """Seconds since 1970: results that were computed before are computed again. `eaglelab report --fresh` sets it, so that its notebooks share
 theirs."""
@@ -57,24 +59,24 @@ class Results:
         self.unfinished = Unfinished(None if folder is None else _left)
         self.used: list[Use] = []
         self._told = 0
+        self._why_not = ""
+        if folder is not None:
+            self._take_key()
+
+    def _take_key(self) -> None:
+        """At once, before any part of the case is read: a result that is kept is one of these inputs throughout."""
+        from eaglelab.cache.key import OWN, inputs_of, key_of
+
+        self.inputs = inputs_of(self.inv.case)
+        self.case_key = key_of(self.inv, self.inputs)
+        if self.inputs.written[OWN] > BEGUN:
+            self._warn("eaglelab's own files changed since this kernel began: restart it")
+            self.folder = None
 
     def untold(self) -> list[Use]:
         """What came from the cache since this was last asked."""
         new, self._told = self.used[self._told :], len(self.used)
         return new
-
-    @functools.cached_property
-    def inputs(self) -> Any:
-        """The case's inputs as they are when the first result is asked for."""
-        from eaglelab.cache.key import inputs_of
-
-        return inputs_of(self.inv.case)
-
-    @functools.cached_property
-    def case_key(self) -> str:
-        from eaglelab.cache.key import key_of
-
-        return key_of(self.inv, self.inputs)
 
     def of(self, title: str, name: str, compute: Callable[[], T], arguments: tuple[Any, ...] = (), by_path: bool = False) -> T:
         """A result of the case, which `compute` computes where the cache does not have it.
@@ -96,13 +98,17 @@ class Results:
         return value
 
     def _key(self, name: str, arguments: tuple[Any, ...], by_path: bool) -> str:
-        told = codec.dump(arguments, {"name": name, "root": os.fspath(self.inv.case.root.resolve()) if by_path else ""})
-        of_case = b"" if self.folder is None else self.case_key.encode()
-        return hashlib.sha256(of_case + told).hexdigest()[:40]
+        told: dict[str, Any] = {"name": name}
+        if self.folder is not None:
+            from eaglelab.cache.key import machine
+
+            places = [self.inv.case.root, *self.inputs.named.values()] if by_path else []
+            told |= {"case": self.case_key, "machine": machine(self.inv.device), "places": [os.path.realpath(p) for p in places]}
+        return hashlib.sha256(codec.dump(arguments, told)).hexdigest()[:40]
 
     def _read(self, key: str) -> tuple[Any, dict[str, Any]] | None:
         found = self.folder.read(key)
-        return found if found is not None and found[1]["at"] >= self.since else None
+        return found if found is not None and found[1]["at"] >= self.since and not self.inputs.changed() else None
 
     def _compute(self, title: str, key: str, compute: Callable[[], T]) -> T:
         pieces = f"{key}{PIECES}"
@@ -111,21 +117,34 @@ class Results:
             found = self.folder.read(pieces)
             return {} if found is None or found[1]["at"] < self.since else found[0]
 
-        def save(parts: dict[str, dict]) -> None:
-            if not self.inputs.changed():
+        def save(parts: dict[str, dict]) -> bool:
+            if self._may_keep():
                 self.folder.write(pieces, parts, self._about(title, 0.0), quiet=True)
+            return not self.inputs.changed()
 
         start = time.monotonic()
         with stage(title), self.unfinished.work(key, load, save):
             value = compute()
         seconds = time.monotonic() - start
-        if seconds >= self.worth:
-            if self.inputs.changed():
-                warnings.warn(f"{title} is not kept in the cache: files of the case changed while it was open", CacheWarning, stacklevel=2)
-            else:
-                self.folder.write(key, value, self._about(title, seconds))
+        if seconds >= self.worth and self._may_keep():
+            self.folder.write(key, value, self._about(title, seconds))
         self.folder.remove(pieces)
         return value
+
+    def _may_keep(self) -> bool:
+        """Whether what was computed is of the inputs that the key is of. What hinders is said once."""
+        if self.inputs.changed():
+            self._warn("files of the case, or of eaglelab, changed while it was open: open it again")
+        elif not self.inputs.settled:
+            self._warn("files of the case were written just before it was opened")
+        else:
+            return True
+        return False
+
+    def _warn(self, why: str) -> None:
+        if why != self._why_not:
+            self._why_not = why
+            warnings.warn(f"results are not kept: {why}", CacheWarning, stacklevel=4)
 
     def _about(self, title: str, seconds: float) -> dict[str, Any]:
         now = datetime.now(UTC)

@@ -80,19 +80,18 @@ class Unfinished:
         self,
         key: str,
         load: Callable[[], dict[str, dict]] = dict,
-        save: Callable[[dict[str, dict]], Any] = lambda pieces: None,
+        save: Callable[[dict[str, dict]], bool] = lambda pieces: True,
     ) -> Iterator[None]:
-        """Around the computation of one result. load, save: where pieces lie beyond this process."""
+        """Around the computation of one result. load, save: where pieces lie beyond this process; what `save` refuses (False) is dropped."""
         work = Work(save, self.left.pop(key, None) or load())
         self._works.append(work)
         try:
             yield
         except BaseException:
-            if pieces := work.all():
+            if (pieces := work.all()) and save(pieces):
                 self.left[key] = pieces
                 for oldest in list(self.left)[:-LEFT]:
                     del self.left[oldest]
-                save(pieces)
             raise
         finally:
             self._works.pop()

@@ -90,7 +90,7 @@ def _given(args: argparse.Namespace, names: tuple[str, ...]) -> dict[str, object
 def _loop(args: argparse.Namespace) -> int:
     if args.case is None:
         raise TimingError("--loop runs a case: give a case.toml or its folder, with `[target] path` and `[drafter] path`")
-    from eaglelab.drafter.checkpoint import choose_device
+    from eaglelab.drafter.device import choose_device
     from eaglelab.investigation import Investigation
     from eaglelab.live.report import prompts_of
     from eaglelab.loop.run import run_loop

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from eaglelab.drafter.audit import Audit, DrafterError, audit_names, canonical_name
 from eaglelab.drafter.config import DrafterConfig, DrafterConfigError
+from eaglelab.drafter.device import choose_device
 from eaglelab.drafter.embedding import EmbeddingRows
 from eaglelab.drafter.model import Drafter
 from eaglelab.drafter.shapes import expected_tensors
@@ -22,19 +23,6 @@ from eaglelab.drafter.vocabulary import check_d2t
 from eaglelab.findings import few
 from eaglelab.target.checkpoint import DTYPES, open_checkpoint
 from eaglelab.target.errors import CheckpointError
-
-
-def choose_device(device: str = "auto") -> torch.device:
-    """`auto` is CUDA where there is one, else the CPU. Raises DrafterError for a device that is not here."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        place = torch.device(device)
-    except RuntimeError:
-        raise DrafterError(f"device {device!r}: expected auto, cpu, cuda or cuda:1") from None
-    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
-        raise DrafterError(f"device {device!r}: this machine has {torch.cuda.device_count()} CUDA devices; expected auto or cpu")
-    return place
 
 
 def choose_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:

@@ -63,7 +63,7 @@ def _read_row(dataset: Path, row: int) -> tuple[Tensor, Tensor, list[str]]:
         text = f"the Arrow dataset {dataset} is not read without pyarrow: pip install 'eaglelab[arrow]'"
         raise DumpError(text, "no pyarrow") from None
     seen = 0
-    for file in _files(dataset):
+    for file in dataset_files(dataset):
         try:
             with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as stream:
                 for batch in stream:
@@ -96,7 +96,7 @@ def _cell(batch: Any, name: str, at: int, file: Path) -> Tensor:
     return torch.from_numpy(values.to_numpy(zero_copy_only=False).copy())
 
 
-def _files(dataset: Path) -> list[Path]:
+def dataset_files(dataset: Path) -> list[Path]:
     """The dataset's files in the order of its rows. Raises DumpError where the order is not that of the files."""
     state_file = dataset / "state.json"
     if not state_file.is_file():

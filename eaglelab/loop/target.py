@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eaglelab.drafter.checkpoint import choose_device, choose_dtype
+from eaglelab.drafter.checkpoint import choose_dtype
+from eaglelab.drafter.device import choose_device
 from eaglelab.target.forward import Target
 from eaglelab.target.skeleton import cache_argument
 from eaglelab.timing.bench.clock import free_bytes

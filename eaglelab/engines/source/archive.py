@@ -77,22 +77,37 @@ def open_source(name: str, place: str) -> Source:
 
     Raises SourceError.
     """
-    if place == INSTALLED:
-        spec = importlib.util.find_spec(name)  # a top-level name: nothing of it is run
-        folders = list(spec.submodule_search_locations or ()) if spec else []
-        if not folders:
-            raise SourceError(f"{name}@installed: {name} is not installed for this Python; give a wheel, an sdist or a folder: {name}@PATH")
-        return _folder(name, Path(folders[0]))
-    path = Path(place).expanduser()
+    path = _found(name, place)
     if path.is_dir():
         return _folder(name, path)
-    if not path.is_file():
-        raise SourceError(f"{name}@{place}: nothing there; expected a wheel, an sdist, a checkout or the folder of an installed {name}")
     if zipfile.is_zipfile(path):
         return _wheel(name, path)
     if path.name.endswith((".tar.gz", ".tgz")):
         return _sdist(name, path)
     raise SourceError(f"{path} is neither a wheel (a zip archive) nor an sdist (.tar.gz); is the download whole?")
+
+
+def source_files(name: str, place: str) -> list[Path]:
+    """Where `open_source` reads: an archive, or the package's own folder and the metadata beside it. Raises SourceError."""
+    path = _found(name, place)
+    if not path.is_dir():
+        return [path]
+    here = _package(name, path)
+    return [here, *(p for d in DISTRIBUTIONS[name] for p in here.parent.glob(f"{d.replace('-', '[-_]')}-*.dist-info/METADATA"))]
+
+
+def _found(name: str, place: str) -> Path:
+    """A file or folder that is there. Raises SourceError."""
+    if place == INSTALLED:
+        spec = importlib.util.find_spec(name)  # a top-level name: nothing of it is run
+        folders = list(spec.submodule_search_locations or ()) if spec else []
+        if not folders:
+            raise SourceError(f"{name}@installed: {name} is not installed for this Python; give a wheel, an sdist or a folder: {name}@PATH")
+        return Path(folders[0])
+    path = Path(place).expanduser()
+    if not path.is_dir() and not path.is_file():
+        raise SourceError(f"{name}@{place}: nothing there; expected a wheel, an sdist, a checkout or the folder of an installed {name}")
+    return path
 
 
 def _wheel(name: str, path: Path) -> Source:
@@ -145,12 +160,18 @@ def _sdist(name: str, path: Path) -> Source:
     return Source(name, path.name, _metadata_version(information, name, path), {f: f for f in texts}, texts.__getitem__)
 
 
-def _folder(name: str, path: Path) -> Source:
-    """The package's own folder, one that holds it (site-packages, vLLM's checkout, a virtual environment), or SGLang's checkout."""
+def _package(name: str, path: Path) -> Path:
+    """The package's own folder, in `path`: that itself, one that holds it (site-packages, vLLM's checkout, a virtual environment), or SGLang's
+    checkout. Raises SourceError."""
     installed = path.glob(f"lib/python*/site-packages/{name}")
     here = next((p for p in (path / "python" / name, path / name, *installed, path) if (p / "__init__.py").is_file()), None)
     if here is None or (here == path and path.name != name):
         raise SourceError(f"{path} holds no package {name}: expected the folder {name}/ itself, its parent, an environment or a checkout")
+    return here
+
+
+def _folder(name: str, path: Path) -> Source:
+    here = _package(name, path)
     files = {p.relative_to(here).as_posix(): str(p) for p in here.rglob("*.py") if p.is_file()}
     _is_there(name, files, path)
 

@@ -97,6 +97,12 @@ def source_convention(engine: Engine, architecture: str | None) -> Convention:
         return replace(row, engine=engine, assumptions=(why, *row.assumptions))
 
 
+def forget() -> None:
+    """Read anew what was read before: a checkout may have changed since."""
+    open_source.cache_clear()
+    source_convention.cache_clear()
+
+
 def _measured(engine: Engine, architecture: str, source: Source) -> SourceConvention:
     asked = (sglang if engine.name == "sglang" else vllm).target(source, architecture)
     words = measure(asked)

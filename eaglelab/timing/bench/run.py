@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from eaglelab.drafter.audit import DrafterError
-from eaglelab.drafter.checkpoint import choose_device, choose_dtype, load_drafter
+from eaglelab.drafter.checkpoint import choose_dtype, load_drafter
 from eaglelab.drafter.config import DrafterConfig, DrafterConfigError
+from eaglelab.drafter.device import choose_device
 from eaglelab.drafter.model import Drafter
 from eaglelab.progress import progress
 from eaglelab.timing.bench.bandwidth import Machine, best_of, measure_machine

@@ -181,7 +181,7 @@ def _times(recording: Recording, found: RankCycles) -> tuple:
 def _files(path: Path, notes: list[str]) -> list[Path]:
     if not path.is_dir():
         return [path]
-    found = sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(ENDINGS))
+    found = sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(ENDINGS) and not _hidden(p.relative_to(path)))
     told = [p for p in found if ".trace.json" in p.name] or found
     kept = [p for p in told if not NO_RUN.search(str(p.relative_to(path)))]
     merged = [p for p in kept if p.name.startswith("merged-")]
@@ -194,6 +194,10 @@ def _files(path: Path, notes: list[str]) -> list[Path]:
     if len(kept) < len(told):
         notes.append(f"{path}: {len(told) - len(kept):,} files left out by their name (graph captures, settings, merged traces)")
     return kept
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
 
 
 def _report(files: tuple[Path, ...], results: list[tuple[Recording, RankCycles]], notes: list[str], others: Counter[str]) -> TraceReport:
