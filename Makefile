@@ -13,8 +13,9 @@ export HF_HUB_OFFLINE := 1
 report: setup target
 	$(BIN)/eaglelab report $(CASE)
 
+TEST_JOBS ?= 2
 test: setup target oracles wheels
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile
 
 # JupyterLab on the example case; its kernel is this environment's own. notebooks/.lab: outputs out of sight stay, no pop-ups.
 lab: setup target

@@ -40,6 +40,7 @@ def example_report(tmp_path_factory):
 
     from eaglelab.reports.run import run_report
 
-    result = run_report(Path(__file__).resolve().parents[1] / "data" / "example", out=tmp_path_factory.mktemp("reports"))
+    place, example = tmp_path_factory.mktemp("reports"), Path(__file__).resolve().parents[1] / "data" / "example"
+    result = run_report(example, out=place / "reports", environment={"EAGLELAB_CACHE": str(place / "cache")})
     assert result.exit_code == 0, result.notebooks
     return result
