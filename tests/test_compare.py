@@ -9,6 +9,7 @@ from eaglelab.findings import Change, Finding, Status, Verdict
 from eaglelab.reports import compare
 from eaglelab.reports.differences import ABSENT, flat
 from eaglelab.reports.index import write_index
+from eaglelab.reports.select import ReportError
 from eaglelab.reports.stored import RunError, open_run
 
 MATCH = Finding("wiring.match", "It feeds [0, 3]", Status.FAIL, "c", "e", {"engine": [0, 3], "same": 1, "deep": {"x": 0.5}}, "Set them")
@@ -247,3 +248,17 @@ def test_a_findings_json_that_is_nested_without_end_is_no_run(tmp_path):
     a, b = add_run(tmp_path, "tiny", "2026-01-02_1", content(MATCH)), add_run(tmp_path, "tiny", "2026-01-03_1", "[" * 100_000)
     with pytest.raises(RunError, match="cannot be read: it is nested too deeply"):
         compare.compare_runs(a, b)
+
+
+def test_a_comparison_of_long_names_has_a_name_that_a_file_may_have(tmp_path):
+    a, b = (add_run(tmp_path, letter * 200, "2026-01-02_1", content(MATCH)) for letter in "ab")
+    page = compare.write_page(compare.compare_runs(a, b))
+    assert page.exists()
+    assert len(page.name) < 240
+
+
+def test_a_comparison_that_cannot_be_written_says_so(tmp_path):
+    run = add_run(tmp_path, "tiny", "2026-01-02_1", content(MATCH))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ReportError, match=r"cannot write the comparison to .*file: File exists\. Give another folder with --out"):
+        compare.write_page(compare.compare_runs(run, run), tmp_path / "file")

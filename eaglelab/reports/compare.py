@@ -7,6 +7,7 @@ write_page(comparison)                                                         #
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -20,12 +21,15 @@ from eaglelab.reports import headline, parts
 from eaglelab.reports.differences import ABSENT, Comparison, Moved, Number, Pair, differences
 from eaglelab.reports.index import write_index
 from eaglelab.reports.key_numbers import KeyNumber, key_numbers
+from eaglelab.reports.select import ReportError
 from eaglelab.reports.stored import Run, open_run
 
 NAMED = 3
 """Findings that the headline names."""
 LINES = 12
 """Lines of one kind that a terminal shows; `--json` and the page have all."""
+NAME = 200
+"""Bytes of a page's name; file systems take 255."""
 ROWS = 400
 """Rows of one table on the page."""
 
@@ -107,16 +111,25 @@ def _count(items: Sequence[Any], word: str) -> str:
 
 
 def write_page(c: Comparison, folder: str | Path | None = None) -> Path:
-    """The page `compare-<run A>-<run B>.html` in `folder` (default: the folder of all reports that B lies in). Returns its path."""
+    """The page `compare-<run A>-<run B>.html` in `folder` (default: the folder of all reports that B lies in). Returns its path. Raises ReportError."""
     folder = Path(folder) if folder is not None else c.b.directory.parents[1]
     names = (c.a.directory.name, c.b.directory.name) if c.a.directory.parent == c.b.directory.parent else (c.a.name, c.b.name)
-    path = folder / f"compare-{'-'.join(parts.slug(n) for n in names)}.html"
-    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"compare-{_short('-'.join(parts.slug(n) for n in names))}.html"
     page = parts.document(title(c), _body(c, folder), ("report.css", "parts.css", "index.css", "print.css"))
-    write_text(path, page)
-    if (folder / "index.html").exists():
-        write_index(folder)  # lists the comparison
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(path, page)
+        if (folder / "index.html").exists():
+            write_index(folder)  # lists the comparison
+    except OSError as error:
+        raise ReportError(f"cannot write the comparison to {folder}: {error.strerror or error}. Give another folder with --out") from error
     return path
+
+
+def _short(name: str) -> str:
+    """A name that a file may have: what is cut off stands in a hash."""
+    raw = name.encode()
+    return name if len(raw) <= NAME else f"{raw[:NAME].decode(errors='ignore')}-{hashlib.sha256(raw).hexdigest()[:12]}"
 
 
 def _body(c: Comparison, folder: Path) -> str:

@@ -189,7 +189,7 @@ def _disk(root: Path) -> Iterator[None]:
         elif isinstance(error, PermissionError) or error.errno in (errno.EROFS, errno.ENAMETOOLONG):
             todo = "Give another folder with --out"
         elif isinstance(error, FileNotFoundError):
-            todo = "A folder of this report was moved or deleted while it ran: run it again"
+            todo = "The folder cannot be made there, or it was moved or deleted while the report ran: run it again, or with another --out"
         else:
             todo = "Finished notebooks are kept: make room, then run it again with --resume"
         raise ReportError(f"cannot write reports to {root}: {error.strerror or error}. {todo}") from error
