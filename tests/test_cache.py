@@ -300,6 +300,7 @@ def test_a_kernel_that_may_run_old_code_keeps_nothing(case, folder, monkeypatch)
         inv = opened(case, folder)
     inv.fingerprint  # noqa: B018
     assert not list(folder.path.iterdir())
+    assert inv.results.unfinished.left is not results._left  # which is of several cases, by keys that name them
 
 
 def test_a_result_that_names_places_is_of_this_place(case, folder, tmp_path):

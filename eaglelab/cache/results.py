@@ -56,12 +56,12 @@ class Results:
 
     def __init__(self, inv: OpenedCase, folder: Folder | None = None, since: float = 0.0, worth: float = WORTH) -> None:
         self.inv, self.folder, self.since, self.worth = inv, folder, since, worth
-        self.unfinished = Unfinished(None if folder is None else _left)
         self.used: list[Use] = []
         self._told = 0
         self._why_not = ""
         if folder is not None:
             self._take_key()
+        self.unfinished = Unfinished(None if self.folder is None else _left)  # without a folder keys are of this case alone
 
     def _take_key(self) -> None:
         """At once, before any part of the case is read: a result that is kept is one of these inputs throughout."""
@@ -113,7 +113,12 @@ class Results:
     def _compute(self, title: str, key: str, compute: Callable[[], T]) -> T:
         pieces = f"{key}{PIECES}"
 
+        if self.inputs.changed():  # pieces of other inputs are none of this
+            self.unfinished.left.pop(key, None)
+
         def load() -> dict[str, dict]:
+            if self.inputs.changed():
+                return {}
             found = self.folder.read(pieces)
             return {} if found is None or found[1]["at"] < self.since else found[0]
 
