@@ -94,7 +94,7 @@ def order(inv: Investigation) -> Iterator[Finding]:
     tied = [n for n, t in zip(names, ranking.table["tied"], strict=True) if t]
     fits = 0 in ranking.tied
     if ranking.note or len(tied) == len(names) > 1:
-        why = ranking.note or f"all {len(names)} feeds fit it alike"
+        why = ranking.note or f"none of the {len(names)} feeds is told from the best by {len(inv.replay_samples)} samples"
         status, title = Status.CANNOT_TELL, f"Which order of slots the drafter fits cannot be told: {why}"
     elif fits:
         others = [n for n in tied if n != "the dump's feed"]
