@@ -161,6 +161,15 @@ def test_what_can_be_neither_run_nor_predicted_is_asked_for(case):
     assert "tok/s 900 typed" in visible_text(live.output.value)
 
 
+def test_without_a_baseline_one_is_asked_for(case):
+    play = case(HEAD + "1,3,1,4,95,1.7\n")
+    with pytest.raises(ValueError, match=r"no run without speculation tells what batch 1 gives: run it \(steps 0 in the table\), or type"):
+        play.twin()
+    live = Live(play)
+    live.controls["baseline"].value = 80.0
+    assert "1.19 times as fast" in live.output.value  # 95 / 80
+
+
 def test_the_launch_line_s_setting_is_where_it_begins(case):
     launch = "python -m sglang.launch_server --model-path t --speculative-algorithm EAGLE3 --speculative-draft-model-path d"
     launch += " --speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4"

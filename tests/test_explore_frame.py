@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from eaglelab import notebook
 from eaglelab.explore import Explorer, Live
 from eaglelab.explore.frame import MOST_LISTED, chooser, cut, labelled
 from eaglelab.reports import shown
@@ -87,6 +88,39 @@ def test_a_view_that_is_not_of_the_present_values_is_dimmed():
     assert "el-explore-stale" not in live.output._dom_classes
 
 
+def test_a_button_that_finds_nothing_leaves_the_view_undimmed():
+    class Searching(Doubler):
+        def actions(self):
+            return {"Next": self.find}
+
+        def find(self, controls):
+            raise ValueError("there is no next one")
+
+    live = Live(Searching())
+    live.buttons["Next"].click()
+    assert "there is no next one" in live.error.value
+    assert "el-explore-stale" not in live.output._dom_classes
+    live.controls["n"].value = 3
+    live.buttons["Next"].click()
+    assert "el-explore-stale" in live.output._dom_classes
+
+
+def test_a_twin_that_cannot_be_shown_keeps_nobody_from_other_values(monkeypatch):
+    class Odd(Doubler):
+        def twin(self):
+            return self.view(n=3, most=9)
+
+    shown_here = []
+    monkeypatch.setattr(notebook, "watched", lambda: True)
+    monkeypatch.setattr("IPython.display.display", lambda bundle, **_: shown_here.append(bundle))
+    notebook.explore(Odd())
+    assert "application/vnd.jupyter.widget-view+json" in shown_here[-1]
+    assert "3 is &lt;odd&gt;" in shown_here[-1]["text/html"]
+    monkeypatch.setattr(notebook, "watched", lambda: False)
+    with pytest.raises(ValueError, match="3 is <odd>"):  # a report's cell says it in `nb.given`
+        notebook.explore(Odd())
+
+
 def test_no_garbage_is_looked_for_while_a_view_is_awaited():
     live = Live(Doubler())
     seen = []
@@ -133,3 +167,23 @@ def test_a_live_figure_with_more_outside_than_there_is_room_is_still_whole():
     image = png(shown.figure(figure("a very long label " * 12), "A line", dpi=shown.LIVE_DPI))
     assert image.shape[1] > 1200
     assert np.all(image[:, -1] == 255)
+
+
+@pytest.mark.parametrize("dpi", [shown.LIVE_DPI, shown.REPORT_DPI])
+def test_a_figure_hides_and_reorders_nothing(dpi, recwarn, monkeypatch):
+    """Title, labels, a tick's name and a legend that hold a text direction, a character without width and a sign that no font has."""
+    from matplotlib.text import Text
+
+    from eaglelab.plots.style import axes, finish
+
+    seen, draw = [], Text.draw
+    monkeypatch.setattr(Text, "draw", lambda self, renderer: (seen.append(self.get_text()), draw(self, renderer)))
+    evil, spelt = "a\u202eb\u200b\U0001f469", "a\\u202eb\\u200b\U0001f469"
+    ax = axes(None)
+    ax.plot([0, 1], label=evil)
+    ax.set_xticks([0, 1], [evil, "b"])
+    ax.legend()
+    shown.figure(finish(ax, evil, evil, evil), "A line", dpi=dpi)
+    assert seen.count(spelt) >= 5
+    assert evil not in seen
+    assert [str(w.message) for w in recwarn if "Glyph" in str(w.message)] == []

@@ -168,7 +168,7 @@ class CostPlayground(Explorer):
         setting = Setting(steps, topk, draft_tokens)
         if setting.off:
             raise TimingError("steps is 0, which is no speculation; expected 1 or more")
-        self._check_known(batch, setting, tok_s)
+        self._check_known(batch, setting, tok_s, baseline)
         told = two_numbers(tok_s, at, baseline, batch)
         conclusion(told, at, setting)  # raises for an accept length that the setting cannot give
         verify, draft = self._shares(verify_share)
@@ -187,12 +187,18 @@ class CostPlayground(Explorer):
         words = self._words(self._start(batch, setting, group), setting, tok_s, at, baseline, accept_length, verify_share, bool(changes))
         return Now(setting, before, after, words, tuple(c.name for c in changes))
 
-    def _check_known(self, batch: int, setting: Setting, tok_s: float) -> None:
-        if self.known.table is not None and tok_s == 0:
+    def _check_known(self, batch: int, setting: Setting, tok_s: float, baseline: float) -> None:
+        if self.known.table is None:
+            return
+        if tok_s == 0:
             batches = ", ".join(str(b) for b in self.known.table.batches)
             raise TimingError(
                 f"{setting.name} at batch {batch} was neither run nor can it be predicted from what was (batch {batches}): run it, or type tok/s and "
                 "the accept length of a run"
+            )
+        if baseline == 0:
+            raise TimingError(
+                f"no run without speculation tells what batch {batch} gives: run it (steps 0 in the table), or type its tok/s"
             )
 
     def _shares(self, verify_percent: float) -> tuple[float, float]:
@@ -261,9 +267,7 @@ class CostPlayground(Explorer):
         caption = (
             f"Speedup over accept length at batch {batch}, {now.setting.name}{', ' + ' and '.join(now.changes) if now.changes else ''}"
         )
-        return shown.figure(
-            ax, f"{shown.title(ax)}. A straight line through the origin; 1.0 is no speculation.", caption, line.round(3), dpi
-        )
+        return shown.figure(ax, f"{shown.title(ax)}. A straight line through the origin; 1.0 is no speculation.", caption, line, dpi)
 
     def _table(self, now: Now) -> str:
         before, after, words = now.before, now.after, now.words

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
-from contextlib import nullcontext
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from eaglelab.reports import parts
@@ -32,12 +34,30 @@ def figure(ax: Any, alt: str, caption: str | None = None, data: Any = None, dpi:
     drawn = getattr(ax, "figure", None)  # a Figure's is itself
     if drawn is None:
         raise TypeError(f"a figure is shown from a matplotlib Figure or Axes: got {type(ax).__name__}")
-    with nullcontext() if parts.veil is None else parts.veil.drawing(drawn):
+    with _nothing_hidden(drawn), nullcontext() if parts.veil is None else parts.veil.drawing(drawn):
         png = _live_png(drawn) if dpi == LIVE_DPI else _report_png(drawn, dpi)
     pyplot.close(drawn)  # else Jupyter shows it a second time
     width = round(int.from_bytes(png[16:20], "big") * 96 / dpi)  # PNG header: pixels → CSS pixels at the figure's own size
     numbers = "" if data is None else table(data, label=caption or alt)
     return parts.figure(base64.b64encode(png).decode(), alt=alt, caption=caption, width=width, data=numbers)
+
+
+@contextmanager
+def _nothing_hidden(figure: Any) -> Iterator[None]:
+    """While a figure is drawn, what would hide or turn round in its texts is spelt out, as on the page: in those that are there, and in tick
+    labels, which are made on the way. A sign that the font lacks becomes a box without a warning: the caption and the table say it."""
+    from matplotlib.text import Text
+
+    plain = Text.set_text
+    Text.set_text = lambda drawn, said: plain(drawn, parts.spelt(said) if isinstance(said, str) else said)
+    try:
+        for drawn in figure.findobj(Text):
+            drawn.set_text(drawn.get_text())
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
+            yield
+    finally:
+        Text.set_text = plain
 
 
 def title(ax: Any) -> str:
