@@ -104,8 +104,8 @@ def test_a_table_without_rows_is_a_sentence(shown):
     notebook.table(pd.DataFrame(columns=["what", "detail"]), caption="Problems", empty="none in 8 samples")
     notebook.table(pd.DataFrame())
     assert shown == [
-        ('<p class="el-cut">Problems: none in 8 samples</p>', "Problems: none in 8 samples"),
-        ('<p class="el-cut">none</p>', "none"),
+        ('<div class="mathjax_ignore"><p class="el-cut">Problems: none in 8 samples</p></div>', "Problems: none in 8 samples"),
+        ('<div class="mathjax_ignore"><p class="el-cut">none</p></div>', "none"),
     ]
     assert parts.table(["a"], [], caption=EVIL) == f'<p class="el-cut">{parts.text(EVIL)}: none</p>'
 
