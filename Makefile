@@ -13,7 +13,8 @@ export HF_HUB_OFFLINE := 1
 report: setup target
 	$(BIN)/eaglelab report $(CASE)
 
-TEST_JOBS ?= 2
+# Files of tests at a time; 2 halves the time, and needs a machine that does nothing else.
+TEST_JOBS ?= 0
 test: setup target oracles wheels
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile
 
