@@ -5,11 +5,15 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
+import nbformat
 import pytest
+from case_builder import build_case, make_world
 from explorer_drives import DRIVES
 from lab_server import ROOT, lab
+from nbformat.v4 import new_code_cell, new_notebook
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install playwright)")
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
@@ -54,6 +58,25 @@ class Notebook:
         self.page.wait_for_function("() => window.ran", timeout=5 * MINUTES)
         assert self.page.evaluate("window.ran") == "all"
         return self.page.evaluate(CELLS)
+
+
+@contextmanager
+def one_cell(place: Path, source: str, shown: str):
+    """A tab on a notebook whose one cell runs `source` on a tiny case, `{case}`, whose engine feeds something else; `shown` is what its explorer
+    must have drawn."""
+    case = build_case(place / "case", make_world(place, samples=2, length=30), slots=[1, 3, 5, "final"], ids=[-1, 0, 2])
+    with lab(place, OMP_NUM_THREADS="1") as server, playwright.sync_playwright() as p:
+        notebook = new_notebook(cells=[new_code_cell(source.format(case=case))])
+        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        nbformat.write(notebook, place / "notebooks" / "one_cell.ipynb")
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        tab = Notebook(server, browser, server.page("notebooks/one_cell.ipynb") + "&reset")
+        (cell,) = tab.run()
+        assert [o for o in cell["outputs"] if o["output_type"] == "error"] == []
+        tab.page.locator(f".el-explore-view {shown}").wait_for(timeout=2 * MINUTES)
+        tab.complaints.clear()  # what JupyterLab says of its own start is asked above
+        yield tab
+        browser.close()
 
 
 @pytest.fixture

@@ -2,12 +2,8 @@
 
 import re
 
-import nbformat
 import pytest
-from case_builder import build_case, make_world
-from lab_server import lab
-from nbformat.v4 import new_code_cell, new_notebook
-from test_lab import CHROMIUM, FLAGS, MINUTES, Notebook, playwright, pytestmark  # noqa: F401 - skips without chromium
+from test_lab import one_cell, pytestmark  # noqa: F401 - skips without chromium
 
 SHOW = """from eaglelab import notebook as nb
 from eaglelab.explore.dump_browser import DumpBrowser
@@ -19,20 +15,8 @@ FOCUS = "() => document.activeElement.labels?.[0]?.innerText || document.activeE
 @pytest.fixture(scope="module")
 def tab(tmp_path_factory):
     """A notebook whose one cell browses the dump of a tiny case."""
-    place = tmp_path_factory.mktemp("lab")
-    case = build_case(place / "case", make_world(place, samples=2, length=30), slots=[1, 3, 5, "final"], ids=[-1, 0, 2])
-    with lab(place, OMP_NUM_THREADS="1") as server, playwright.sync_playwright() as p:
-        notebook = new_notebook(cells=[new_code_cell(SHOW.format(case=case))])
-        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-        nbformat.write(notebook, place / "notebooks" / "dump.ipynb")
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        tab = Notebook(server, browser, server.page("notebooks/dump.ipynb") + "&reset")
-        (cell,) = tab.run()
-        assert [o for o in cell["outputs"] if o["output_type"] == "error"] == []
-        tab.page.locator(".el-explore-view .el-mask-text").wait_for(timeout=2 * MINUTES)
-        tab.complaints.clear()  # what JupyterLab says of its own start is asked in test_lab
+    with one_cell(tmp_path_factory.mktemp("lab"), SHOW, ".el-mask-text") as tab:
         yield tab
-        browser.close()
 
 
 def says(tab, *words):
